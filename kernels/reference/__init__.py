@@ -1,0 +1,1 @@
+"""Plain torch kernels: the obvious version of every op, and the oracle of every other kernel."""

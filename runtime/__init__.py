@@ -1,0 +1,1 @@
+"""From a plan to tokens. Never imports the compiler; `manifest` and `weights.headers` import no torch."""

@@ -1,0 +1,241 @@
+"""The contract between compiler and runtime: what `manifest.json` of a plan folder says. Plain data, no torch.
+
+Sorted keys, two spaces, a newline at the end; nothing in it depends on time, host, directory or hash seed. Version rule:
+`dsv41c.plan/MAJOR.MINOR`; a reader takes its own major version, and keys may be added in a minor one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dsv41c.diagnostics import Diagnostic, Span, UserFault
+
+FORMAT = "dsv41c.plan/1.0"
+MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 1 << 30
+
+
+class Entry(BaseModel):
+    """Base of every part of a manifest: frozen, strict, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class TargetEntry(Entry):
+    """Where the plan runs. `family` is that of every device."""
+
+    family: Literal["cpu", "cuda", "rocm", "hpu"]
+    devices: list[str]
+
+
+class ModelEntry(Entry):
+    """The widths a runtime needs to size its inputs, outputs and pools."""
+
+    n_layers: int
+    dim: int
+    vocab_size: int
+    streams: int
+    max_seq_len: int
+    window_size: int
+    index_topk: int
+    candidate_block_size: int
+
+
+class TokensEntry(Entry):
+    """Ids of the special tokens the runtime itself uses."""
+
+    bos: int
+    eos: int
+    pad: int
+
+
+class NumericsEntry(Entry):
+    """The numerics options the plan was compiled with."""
+
+    compute: Literal["f32", "bf16"]
+    activation_quant: Literal["none", "fp8"]
+    kv_cache: Literal["none", "reference"]
+
+
+class RuntimeEntry(Entry):
+    """Sizes of pools and chunks. `capture` is off, layer, all, or every:N."""
+
+    max_context: int
+    max_sessions: int
+    prefill_chunk: int
+    decode_buckets: list[int]
+    capture: str
+
+
+class EngramLayerEntry(Entry):
+    """Hash constants of one engram layer: odd multipliers [max_ngram_size]; primes and offsets [columns]."""
+
+    layer: int
+    multipliers: list[int]
+    primes: list[int]
+    offsets: list[int]
+
+
+class EngramEntry(Entry):
+    """The n-gram hash. `pad_id` is a raw token id; the token map turns it into a compressed one."""
+
+    max_ngram_size: int
+    n_heads: int
+    head_dim: int
+    pad_id: int
+    compressed_vocab_size: int
+    storage: Literal["device", "host", "mapped", "disk"]
+    layers: list[EngramLayerEntry]
+
+
+class StageEntry(Entry):
+    """Consecutive layers on one device: `first_layer` to `end_layer` (exclusive), in the generated file `file`."""
+
+    index: int
+    device: str
+    first_layer: int
+    end_layer: int
+    file: str
+
+
+class FileEntry(Entry):
+    """A file of the plan folder and its SHA-256."""
+
+    path: str
+    sha256: str
+
+
+class ValueEntry(Entry):
+    """A value: one version of a state, written once.
+
+    `bytes` are per token for `scope` step and per session for `scope` session. `storage` names the value whose memory
+    it shares (`compress_kv@L20` is `compress_kv@L20.before` with this step's rows appended).
+    """
+
+    id: str
+    kind: str
+    layer: int | None
+    scope: Literal["step", "session"]
+    shape: list[int | str]
+    dtype: str
+    bytes: int
+    stage: int
+    device: str
+    producer: str | None
+    readers: list[str]
+    storage: str | None
+    span: str
+
+
+class OpEntry(Entry):
+    """An op, unfused. `reads` and `writes` map the catalogue's port names to value ids."""
+
+    id: str
+    kind: str
+    layer: int | None
+    stage: int
+    reads: dict[str, str]
+    writes: dict[str, str]
+    weights: dict[str, str]
+    attrs: dict[str, int | float | str]
+    span: str
+
+
+class RegionEntry(Entry):
+    """A function of a stage file, and the unit of capture: `function(kernels, weights, step, *reads) -> writes`."""
+
+    id: str
+    function: str
+    stage: int
+    ops: list[str]
+    reads: list[str]
+    writes: list[str]
+    span: str
+
+
+class TransferEntry(Entry):
+    """A value that crosses from one stage to another. `bytes_per_token` is a fraction for state with r > 1."""
+
+    value: str
+    arrives_as: str
+    kind: str
+    how: Literal["chunk", "mirror"]
+    from_stage: int
+    to_stage: int
+    readers: list[str]
+    bytes_per_token: float
+
+
+class KernelEntry(Entry):
+    """The kernel that serves ops: `reference` kernels serve one op kind each."""
+
+    kernel: str
+    ops: list[str]
+
+
+class WeightEntry(Entry):
+    """A weight by role. `name` is the official tensor name; with `count` > 1 it holds `{expert}`.
+
+    `stored` is the encoding of the official layout, `accepted` all that bind without loss; `dtype` is what kernels get:
+    `f32`, `bf16`, or `stored` (left packed, decoded at use).
+    """
+
+    id: str
+    role: str
+    layer: int | None
+    stage: int
+    name: str
+    shape: list[int]
+    count: int
+    stored: str
+    accepted: list[str]
+    dtype: str
+    ops: list[str]
+
+
+class ConstantEntry(Entry):
+    """A tensor the runtime makes itself: rope frequencies, hash constants, the token map."""
+
+    id: str
+    kind: Literal["rope_frequencies", "token_map", "engram_multipliers", "engram_primes", "engram_offsets"]
+    attrs: dict[str, int | float]
+
+
+class Manifest(Entry):
+    """A plan, whole."""
+
+    format: str
+    tool: str
+    name: str
+    spec_sha256: str
+    graph_sha256: str
+    target: TargetEntry
+    model: ModelEntry
+    tokens: TokensEntry
+    numerics: NumericsEntry
+    runtime: RuntimeEntry
+    engram: EngramEntry | None
+    stages: list[StageEntry]
+    files: list[FileEntry]
+    values: list[ValueEntry]
+    ops: list[OpEntry]
+    regions: list[RegionEntry]
+    transfers: list[TransferEntry]
+    kernels: list[KernelEntry]
+    weights: list[WeightEntry]
+    constants: list[ConstantEntry]
+
+
+def to_text(manifest: Manifest) -> str:
+    """The bytes of `manifest.json`, as text."""
+    return json.dumps(manifest.model_dump(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def sha256(data: bytes) -> str:
+    """Hex SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
