@@ -26,7 +26,7 @@ FAMILIES = ("cpu", "cuda", "rocm", "hpu")
 
 @dataclass(frozen=True, slots=True)
 class StateKind:
-    """A kind of value: how long it lives, what it is, which op kinds may write it, and how it crosses a device boundary.
+    """A kind of value: how long it lives, what it is, which op kinds may write it, how it crosses a device boundary.
 
     `crosses`: `chunk` travels with the chunk of tokens; `mirror` is session state of which the other device keeps a
     mirror that receives appended rows; `never` stays where it is.
@@ -337,7 +337,9 @@ _ROLES = (
     _role("compressor_norm", "layers.{layer}.attn.compressor.norm.weight", "head_dim", "bf16", "f32"),
     _role("indexer_wk", "layers.{layer}.attn.indexer.wk.weight", "index_head_dim head_dim", "bf16"),
     _role("indexer_k_norm", "layers.{layer}.attn.indexer.k_norm.weight", "index_head_dim", "bf16", "f32"),
-    _role("indexer_wq_b", "layers.{layer}.attn.indexer.wq_b.weight", "index_heads*index_head_dim q_lora_rank", "linear"),
+    _role(
+        "indexer_wq_b", "layers.{layer}.attn.indexer.wq_b.weight", "index_heads*index_head_dim q_lora_rank", "linear"
+    ),
     _role("indexer_weights_proj", "layers.{layer}.attn.indexer.weights_proj.weight", "index_heads dim", "bf16"),
     _role("gate", "layers.{layer}.ffn.gate.weight", "experts dim", "bf16", "f32"),
     _role("gate_bias", "layers.{layer}.ffn.gate.bias", "experts", "f32", "f32"),

@@ -12,9 +12,9 @@ class Code:
     """One kind of fault.
 
     `name` is the fault in kebab case (`reader-without-source`), never the remedy. `explanation` is Markdown for
-    `dsv41c explain`: what it is, why it matters, how to get out. `bad` is a spec (YAML, usually `extends: toy` and a few
-    lines) that gives exactly this code, `good` the same mended; a code that no spec can show leaves both empty and has a
-    trigger in tests/diagnostics instead. Both kinds are run by a parametrised test.
+    `dsv41c explain`: what it is, why it matters, how to get out. `bad` is a spec (YAML, usually `extends: toy` and a
+    few lines) that gives exactly this code, `good` the same mended; a code that no spec can show leaves both empty and
+    has a trigger in tests/diagnostics instead. Both kinds are run by a parametrised test.
     """
 
     code: str
