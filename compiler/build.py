@@ -1,7 +1,7 @@
 """From a spec to its graph: every op of the model in order, every read naming the one value it reads.
 
 `pre` is carried: attention collapses with the previous layer's FFN pre-mix, the FFN with this layer's attention
-pre-mix, the head with the last FFN's. A read that no layer produces names `KIND@none` and is left for the checks to report.
+pre-mix, the head with the last FFN's. A read that no layer produces names `KIND@none`, left for the checks to report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The graph: ops and values, bipartite.
 
-A value is one version of a state, written once; every read names the value it reads. The text form is stable, one line an op, and round-trips: `parse(str(graph))` prints the same text.
+A value is one version of a state, written once; every read names the value it reads. The text form is stable, one line
+an op, and round-trips: `parse(str(graph))` prints the same text.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Graph:
         return before if before in self.values else value_id
 
     def digraph(self) -> nx.DiGraph[str]:
-        """The graph for networkx: ops and values are nodes, keyed by id; an edge also leads to who overwrites a storage."""
+        """The graph for networkx: ops and values are nodes, keyed by id; edges also lead to who overwrites storage."""
         import networkx as nx
 
         graph: nx.DiGraph[str] = nx.DiGraph()
