@@ -1,0 +1,122 @@
+"""What a checkpoint holds, from its headers alone: the contract between checkpoints and everything that looks at one.
+
+Reads a folder (index and shards) or a single safetensors file. No torch, no tensor data, no allocation that a lying
+header could steer: a header may be 100 MB at most and is compared with the file's own size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
+from dsv41c.runtime.weights.index import compare, list_files
+from dsv41c.runtime.weights.names import split_prefix, unused_family
+from dsv41c.runtime.weights.shard import LISTED, TensorHeader, read_shard
+
+__all__ = ["Checkpoint", "TensorHeader", "open_checkpoint", "read_checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Tensors by official name, and what is wrong with the files.
+
+    `path` is what the user gave, `folder` where the files are, `files` their sizes in bytes when read. `damaged` are
+    names that cannot be judged because their shard is broken or absent; `complete` is false when there may be more such
+    names than are known (a broken shard and no index), so that a missing tensor proves nothing.
+    """
+
+    path: Path
+    folder: Path
+    tensors: Mapping[str, TensorHeader]
+    files: Mapping[str, int]
+    prefix: str = ""
+    damaged: frozenset[str] = frozenset()
+    complete: bool = True
+    diagnostics: tuple[Diagnostic, ...] = field(default=())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.size for tensor in self.tensors.values())
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """A sound checkpoint. Raises UserFault with every finding of every shard otherwise."""
+    checkpoint = read_checkpoint(path)
+    if has_errors(checkpoint.diagnostics):
+        raise UserFault(checkpoint.diagnostics)
+    return checkpoint
+
+
+def read_checkpoint(path: Path | str) -> Checkpoint:
+    """A checkpoint as far as it can be read; its `diagnostics` say what is wrong. Raises nothing for a bad file."""
+    path = Path(path)
+    listing = list_files(path)
+    shards = [read_shard(listing.folder, name) for name in listing.files]
+    findings = [*listing.findings, *(finding for shard in shards for finding in shard.findings)]
+    if listing.weight_map is not None:
+        findings += compare(listing.weight_map, shards)
+    found = [tensor for shard in shards for tensor in shard.tensors]
+    findings += _twice_in_shards(found)
+    tensors, prefix, prefix_findings = _official_names(found)
+    findings += prefix_findings
+    broken = {shard.name for shard in shards if not shard.readable} | _not_read(listing.weight_map, listing.files)
+    damaged = {name for shard in shards for name in shard.damaged}
+    damaged |= {name for name, file in (listing.weight_map or {}).items() if file in broken}
+    known = listing.weight_map is not None or not broken
+    return Checkpoint(
+        path,
+        listing.folder,
+        MappingProxyType(tensors),
+        MappingProxyType({shard.name: shard.size for shard in shards}),
+        prefix,
+        frozenset(split_prefix(name)[1] for name in damaged),
+        known and bool(listing.files),
+        tuple(findings),
+    )
+
+
+def _not_read(weight_map: Mapping[str, str] | None, files: Iterable[str]) -> set[str]:
+    return set(weight_map.values()) - set(files) if weight_map is not None else set()
+
+
+def _twice_in_shards(found: list[TensorHeader]) -> list[Diagnostic]:
+    """Tensors that two shards hold under the same name."""
+    first: dict[str, str] = {}
+    twice = [t for t in found if first.setdefault(t.stored, t.file) != t.file]
+    if not twice:
+        return []
+    listed = "; ".join(f"`{t.stored}` in `{first[t.stored]}` and `{t.file}`" for t in twice[:LISTED])
+    text = f"{len(twice):,} tensors are in two shards: {listed}"
+    return [Diagnostic("DSV709", text, Span(twice[0].file), help="keep one of the files out of the folder")]
+
+
+def _official_names(found: list[TensorHeader]) -> tuple[dict[str, TensorHeader], str, list[Diagnostic]]:
+    """Tensors by official name, the prefix of the text backbone, and findings where prefixes are mixed."""
+    tensors: dict[str, TensorHeader] = {}
+    examples: dict[str, str] = {}
+    same: list[tuple[str, str]] = []
+    for tensor in found:
+        prefix, name = split_prefix(tensor.stored)
+        # Towers and drafts may be spelled their own way beside a wrapped text model; only what is read must agree.
+        if unused_family(name) is None:
+            examples.setdefault(prefix, tensor.stored)
+        other = tensors.setdefault(name, tensor if not prefix else tensor._replace(name=name))
+        if other.stored != tensor.stored:
+            same.append((other.stored, tensor.stored))
+    if same:
+        listed = "; ".join(f"`{one}` and `{two}`" for one, two in same[:LISTED])
+        text = f"{len(same):,} tensors are there in two spellings: {listed}"
+        return tensors, "", [Diagnostic("DSV710", text, help="keep the tensors of one spelling")]
+    if len(examples) > 1:
+        listed = ", ".join(f"`{prefix}` (`{examples[prefix]}`)" for prefix in sorted(examples))
+        text = f"tensor names mix {len(examples)} prefixes: {listed}"
+        return (
+            tensors,
+            "",
+            [Diagnostic("DSV710", text, help="export the checkpoint with one prefix for the text model")],
+        )
+    return tensors, next(iter(examples), ""), []

@@ -1,0 +1,123 @@
+"""Which files make up a checkpoint: one file, a folder of them, or what an index file lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dsv41c.diagnostics import Diagnostic, Span
+from dsv41c.runtime.weights.names import shown
+from dsv41c.runtime.weights.shard import LISTED, MAX_HEADER_BYTES, Broken, Shard, read_json
+
+INDEX = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
+
+
+@dataclass(slots=True)
+class Listing:
+    """The files of a checkpoint, in order of name, and the file each tensor is said to be in (None: no index)."""
+
+    folder: Path
+    files: list[str] = field(default_factory=list)
+    weight_map: dict[str, str] | None = None
+    findings: list[Diagnostic] = field(default_factory=list)
+
+
+def list_files(path: Path) -> Listing:
+    """The files a path stands for. A folder's index decides when there is one; else every safetensors file counts."""
+    try:
+        if path.is_file() and path.name.endswith(SUFFIX):
+            return Listing(path.parent, [path.name])
+        if path.is_dir():
+            if (path / INDEX).is_file():
+                return _from_index(path)
+            files = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
+            return Listing(path, files) if files else _absent(path, "holds no .safetensors file")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        return _absent(path, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+    return _absent(path, "is neither a folder nor a .safetensors file" if path.exists() else "does not exist")
+
+
+def _absent(path: Path, text: str) -> Listing:
+    help = "give the folder that holds model.safetensors.index.json, or one .safetensors file"
+    return Listing(path, findings=[Diagnostic("DSV700", f"checkpoint `{path}` {text}", Span(str(path)), help=help)])
+
+
+def _from_index(folder: Path) -> Listing:
+    listing = Listing(folder)
+    try:
+        weight_map = _read_weight_map(folder / INDEX)
+    except Broken as error:
+        listing.findings.append(Diagnostic("DSV705", str(error), Span(INDEX), help="fetch the index again"))
+        return listing
+    files = sorted(set(weight_map.values()))
+    unsafe = [name for name in files if not _plain(name)]
+    if unsafe:
+        listing.findings.append(
+            _finding("DSV706", "the index names files that are not plain names in its folder", unsafe)
+        )
+    present = {name for name in files if name not in unsafe and (folder / name).exists()}
+    absent = [name for name in files if name not in present and name not in unsafe]
+    if absent:
+        total = sum(1 for name in weight_map.values() if name in set(absent))
+        text = f"{len(absent)} of {len(files)} shards the index names are not there ({total:,} tensors)"
+        listing.findings.append(_finding("DSV707", text, absent))
+    listing.files = sorted(present)
+    listing.weight_map = weight_map
+    return listing
+
+
+def _read_weight_map(path: Path) -> dict[str, str]:
+    if path.stat().st_size > MAX_HEADER_BYTES:
+        raise Broken(f"`{INDEX}` is larger than {MAX_HEADER_BYTES:,} bytes")
+    weight_map = read_json(path.read_bytes(), f"`{INDEX}`").get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise Broken(f"`{INDEX}` has no object `weight_map`")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not name.isprintable():
+            raise Broken(f"`{INDEX}`: `weight_map` entry `{shown(name)}` is not a tensor and a file name")
+    if not weight_map:
+        raise Broken(f"`{INDEX}` has an empty `weight_map`")
+    return weight_map
+
+
+def _plain(name: str) -> bool:
+    """Whether a file name stays in its folder. Links may lead out: download caches are made of them."""
+    return name.endswith(SUFFIX) and name.isprintable() and not set(name) & set("/\\:") and len(name) <= 255
+
+
+def _finding(code: str, text: str, names: list[str]) -> Diagnostic:
+    listed = ", ".join(f"`{shown(name)}`" for name in names[:LISTED])
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return Diagnostic(code, f"{text}: {listed}{more}", Span(INDEX))
+
+
+def compare(weight_map: dict[str, str], shards: list[Shard]) -> list[Diagnostic]:
+    """Findings where the index and the headers of readable shards tell different stories."""
+    readable = {shard.name for shard in shards if shard.readable}
+    holds = {shard.name: {t.stored for t in shard.tensors} | shard.damaged for shard in shards}
+    owners = {name: shard for shard, names in holds.items() for name in names}
+    elsewhere: list[str] = []
+    nowhere: list[str] = []
+    for name, file in weight_map.items():
+        if file in readable and name not in holds[file]:
+            (elsewhere if name in owners else nowhere).append(name)
+    unlisted = [name for names in holds.values() for name in names if name not in weight_map]
+    findings = []
+    for names, text in (
+        (
+            [f"{n}` in `{owners[n]}`, not `{weight_map[n]}" for n in elsewhere],
+            "headers hold tensors in other shards than the index says",
+        ),
+        ([f"{n}` in `{weight_map[n]}" for n in nowhere], "the index lists tensors that their shards do not hold"),
+        ([f"{n}` in `{owners[n]}" for n in unlisted], "shards hold tensors that the index does not list"),
+    ):
+        if names:
+            listed = ", ".join(f"`{name}`" for name in sorted(names)[:LISTED])
+            more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+            findings.append(
+                Diagnostic(
+                    "DSV708", f"{text}: {listed}{more}", Span(INDEX), help="make the index again from the shards"
+                )
+            )
+    return findings
