@@ -1,0 +1,104 @@
+"""How checkpoints store quantised matrices, and what the codes are worth. Formats of the released checkpoint:
+
+- `fp8_32x32`: E4M3 codes [M, N], one power-of-two scale a 32x32 block [ceil(M/32), ceil(N/32)];
+- `fp4_32`: E2M1 codes, two a byte [M, N/2] (element 2k in the low nibble), one scale per 32 columns [M, N/32];
+- `fp8_row32`: E4M3 codes [rows, N], one scale per 32 columns of each row [rows, N/32].
+
+Scales are E8M0: byte e means 2^(e-127), 255 means NaN. They are handled as raw bytes, because a numeric cast of an E8M0
+tensor to integers turns 2^-7 into 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dsv41c.kernels.reference.fake_quant import E4M3_MAX, FP4_MAX, power_of_two_scale, round_e2m1
+
+BLOCK = 32
+
+
+class Packed(NamedTuple):
+    """A quantised matrix as stored: codes (float8_e4m3fn or bytes), E8M0 scale (float8_e8m0fnu or bytes), encoding."""
+
+    codes: Tensor
+    scale: Tensor
+    encoding: str
+
+
+def decode_e8m0(scale: Tensor) -> Tensor:
+    """The values of E8M0 bytes (any one-byte dtype), f32 of the same shape: 2^(byte-127), NaN for 255."""
+    byte = scale.view(torch.uint8).to(torch.int32)
+    # f32 keeps its exponent with the same bias; only 2^-127 is subnormal there, and 255 would read as infinity.
+    bits = torch.where(byte == 0, 1 << 22, byte << 23)
+    return torch.where(byte == 255, (255 << 23) | (1 << 22), bits).to(torch.int32).view(torch.float32)
+
+
+def decode_e4m3(codes: Tensor) -> Tensor:
+    """The values of E4M3 codes (OCP: bias 7, largest 448; any one-byte dtype), f32 of the same shape."""
+    return codes.view(torch.float8_e4m3fn).to(torch.float32)
+
+
+def decode_e2m1(codes: Tensor) -> Tensor:
+    """The values of packed E2M1 codes [..., N/2] (any one-byte dtype), f32 [..., N], low nibble first."""
+    byte = codes.view(torch.uint8).to(torch.int32)
+    nibble = torch.stack([byte & 15, byte >> 4], dim=-1).flatten(-2)
+    exponent, half = (nibble >> 1) & 3, nibble & 1
+    bits = torch.where(exponent == 0, half * (126 << 23), ((exponent + 126) << 23) | (half << 22))
+    return (bits | ((nibble >> 3) << 31)).to(torch.int32).view(torch.float32)
+
+
+def dense(weight: Tensor | Packed, dtype: torch.dtype) -> Tensor:
+    """The matrix [M, N] that a weight stands for, in `dtype`. Exact in bf16 within its exponent range."""
+    if not isinstance(weight, Packed):
+        return weight.to(dtype)
+    scale = decode_e8m0(weight.scale)
+    if weight.encoding == "fp4_32":
+        values = decode_e2m1(weight.codes)
+        return (torch.unflatten(values, -1, (-1, BLOCK)) * scale[..., None]).flatten(-2).to(dtype)
+    values = decode_e4m3(weight.codes)
+    rows, columns = values.shape
+    if weight.encoding == "fp8_32x32":
+        scale = scale.repeat_interleave(BLOCK, 0)[:rows]
+    elif weight.encoding != "fp8_row32":
+        raise ValueError(f"unknown encoding `{weight.encoding}`")
+    return (values * scale.repeat_interleave(BLOCK, 1)[:, :columns]).to(dtype)
+
+
+def _e8m0_bytes(scale: Tensor) -> Tensor:
+    """The bytes of powers of two in f32, uint8. None is below 2^-126 here, so all are normal numbers."""
+    return (scale.view(torch.int32) >> 23).to(torch.uint8)
+
+
+def encode_fp8_32x32(values: Tensor) -> Packed:
+    """Encode a float matrix [M, N] of any size with the smallest power-of-two scales that cover its blocks."""
+    values = values.to(torch.float32)
+    rows, columns = values.shape
+    padded = torch.nn.functional.pad(values, (0, -columns % BLOCK, 0, -rows % BLOCK))
+    blocks = torch.unflatten(torch.unflatten(padded, 1, (-1, BLOCK)), 0, (-1, BLOCK))
+    scale = power_of_two_scale(blocks.abs().amax(dim=(1, 3)), E4M3_MAX, E4M3_MAX * 2.0**-126)
+    spread = scale.repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :columns]
+    codes = (values / spread).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    return Packed(codes, _e8m0_bytes(scale), "fp8_32x32")
+
+
+def encode_fp8_row32(values: Tensor) -> Packed:
+    """Encode a float matrix [rows, N], N a multiple of 32, with a power-of-two scale per 32 columns of each row."""
+    blocks = torch.unflatten(values.to(torch.float32), -1, (-1, BLOCK))
+    scale = power_of_two_scale(blocks.abs().amax(-1), E4M3_MAX, E4M3_MAX * 2.0**-126)
+    codes = (blocks / scale[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    return Packed(codes.flatten(-2), _e8m0_bytes(scale), "fp8_row32")
+
+
+def encode_fp4_32(values: Tensor) -> Packed:
+    """Encode a float matrix [M, N], N a multiple of 32, as packed E2M1 with a power-of-two scale per 32 columns."""
+    blocks = torch.unflatten(values.to(torch.float32), -1, (-1, BLOCK))
+    scale = power_of_two_scale(blocks.abs().amax(-1), FP4_MAX, FP4_MAX * 2.0**-126)
+    rounded = round_e2m1((blocks / scale[..., None]).clamp(-FP4_MAX, FP4_MAX)).flatten(-2)
+    magnitude = rounded.abs()
+    # The codes of 0 .5 1 1.5 2 3 4 6 are 0 to 7: twice the value up to 2, then 2 + value, then 7.
+    code = torch.where(magnitude <= 2, magnitude * 2, torch.where(magnitude <= 4, magnitude + 2, 7))
+    nibble = code.to(torch.uint8) | (torch.signbit(rounded).to(torch.uint8) << 3)
+    return Packed(nibble[..., 0::2] | (nibble[..., 1::2] << 4), _e8m0_bytes(scale), "fp4_32")

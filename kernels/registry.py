@@ -1,0 +1,113 @@
+"""Which function computes an op on a device family: (op kind, family, variant) -> kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from dsv41c.kernels.catalog import FAMILIES, OPS
+from dsv41c.kernels.reference import (
+    attend,
+    compress,
+    embed,
+    engram,
+    index,
+    mix,
+    moe,
+    norm,
+    output,
+    query,
+    select,
+    window,
+)
+
+Kernel = Callable[..., Any]
+
+# Ops without a reference kernel: they move values between devices, which is the executor's work and no arithmetic.
+WITHOUT_REFERENCE: Final = ("transfer", "mirror")
+
+_REFERENCE: Final[Mapping[str, Kernel]] = MappingProxyType(
+    {
+        "embed": embed.embed,
+        "engram_ids": engram.engram_ids,
+        "engram_rows": engram.engram_rows,
+        "engram_gate": engram.engram_gate,
+        "mix": mix.mix,
+        "collapse": mix.collapse,
+        "norm": norm.norm,
+        "query": query.query,
+        "window_rows": window.window_rows,
+        "compress": compress.compress,
+        "index_keys": index.index_keys,
+        "index_query": index.index_query,
+        "index_score": index.index_score,
+        "select_candidates": select.select_candidates,
+        "select_topk": select.select_topk,
+        "attend": attend.attend,
+        "window_store": window.window_store,
+        "output": output.output,
+        "expand": mix.expand,
+        "route": moe.route,
+        "experts": moe.experts,
+        "shared_expert": moe.shared_expert,
+        "head": embed.head,
+    }
+)
+
+# Plain torch runs on every family, so each one has the reference kernels.
+_TABLE: Final[Mapping[tuple[str, str, str], Kernel]] = MappingProxyType(
+    {(op, family, "reference"): kernel for op, kernel in _REFERENCE.items() for family in FAMILIES}
+)
+
+
+def find_kernel(op: str, family: str, variant: str = "reference") -> Kernel | None:
+    """The kernel of an op kind on a device family, or None where there is none."""
+    return _TABLE.get((op, family, variant))
+
+
+def variants(family: str) -> tuple[str, ...]:
+    """The names of the kernel variants that a family has, sorted; none for an unknown family."""
+    return tuple(sorted({variant for _, known, variant in _TABLE if known == family}))
+
+
+class Kernels:
+    """The kernels of one family and variant, an attribute for each op kind: `kernels.mix(...)`. Cannot be changed."""
+
+    __slots__ = ("_kernels", "family", "variant")
+
+    family: str
+    variant: str
+    _kernels: Mapping[str, Kernel]
+
+    def __init__(self, family: str, variant: str, kernels: Mapping[str, Kernel]) -> None:
+        object.__setattr__(self, "family", family)
+        object.__setattr__(self, "variant", variant)
+        object.__setattr__(self, "_kernels", MappingProxyType(dict(kernels)))
+
+    def __getattr__(self, op: str) -> Kernel:
+        if op.startswith("_"):  # what copy, pickle and inspect ask of any object
+            raise AttributeError(op)
+        kernel = self._kernels.get(op)
+        if kernel is None:
+            known = ", ".join(sorted(self._kernels))
+            raise AttributeError(f"no {self.variant} kernel for op `{op}` on {self.family}; there are: {known}")
+        return kernel
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"kernels cannot be changed: `{name}`")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"kernels cannot be changed: `{name}`")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self._kernels, "family", "variant"})
+
+
+def kernels_for(family: str, variant: str = "reference") -> Kernels:
+    """All kernels of a family and variant. Raises ValueError, naming what exists, where there is none."""
+    found = {op: kernel for op in OPS if (kernel := find_kernel(op, family, variant)) is not None}
+    if not found:
+        there = "; ".join(f"{known}: {', '.join(variants(known))}" for known in FAMILIES)
+        raise ValueError(f"no `{variant}` kernels for family `{family}`; there are {there}")
+    return Kernels(family, variant, found)
