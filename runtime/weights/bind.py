@@ -1,0 +1,186 @@
+"""Bind a plan's weights to a checkpoint: every role becomes what its kernels take, and nothing is loaded whole.
+
+Dense weights are decoded, or are views of the mapped file where it already holds the wanted dtype. Experts and tables
+stay mapped and packed: an expert is decoded at use, and of a table only the addressed rows are ever read.
+
+The rule of conversion: exact or refused. BF16 goes into F32; F32 goes into BF16 where every value is a BF16 value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.kernels.reference.encodings import Packed, dense
+from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.weights.encoding import BLOCK
+from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
+from dsv41c.runtime.weights.mapped import MappedFiles
+from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
+from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, decode, find_not_a_number
+
+# Up to so many bytes of expert scales are looked through for NaN at once (about a second); beyond, at first use.
+EAGER_BYTES = 1 << 30
+
+
+class Experts(Sequence["Packed | Tensor"]):
+    """The experts of one projection of one layer, packed as stored: item e is a view of the mapped file.
+
+    Each is checked for NaN once, at binding or at its first use, which raises UserFault (DSV730).
+    """
+
+    def __init__(self, stored: tuple[Stored, ...], files: MappedFiles) -> None:
+        self._stored = stored
+        self._items = [_packed(item, files) for item in stored]
+        self._checked = [False] * len(stored)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Packed | Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Packed | Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Packed | Tensor | list[Packed | Tensor]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not self._checked[index]:
+            finding = self.check(index)
+            if finding is not None:
+                raise UserFault([finding])
+        return self._items[index]
+
+    @property
+    def bytes_to_check(self) -> int:
+        """Bytes that a check of all of them reads: FP4 codes cannot be NaN, so only their scales."""
+        codes = sum(item.tensor.size for item in self._stored if item.encoding != "fp4_32")
+        return codes + sum(item.scale.size for item in self._stored if item.scale is not None)
+
+    def check(self, index: int) -> Diagnostic | None:
+        """Look through one expert for NaN; the finding, or None for ever after."""
+        item = self._items[index]
+        codes, scale = (item.codes, item.scale) if isinstance(item, Packed) else (item, None)
+        finding = find_not_a_number(self._stored[index], codes, scale)
+        self._checked[index] = finding is None
+        return finding
+
+
+class MappedTable:
+    """A table of rows that stays in its file: [rows, head_dim], read row by row."""
+
+    def __init__(self, stored: Stored, files: MappedFiles) -> None:
+        self._stored = stored
+        self._item = _packed(stored, files)
+        for header in (stored.tensor, stored.scale):
+            if header is not None:
+                files.expect_random_access(header)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of int64 ids [...], decoded: f32 [..., head_dim], every value a bf16 one.
+
+        Raises UserFault where a row holds NaN (DSV730), or a float that is no bf16 value (DSV731).
+        """
+        flat = ids.reshape(-1).to("cpu")
+        values = self._rows(flat)
+        return values.view(*ids.shape, values.shape[-1]).to(ids.device)
+
+    def _rows(self, flat: Tensor) -> Tensor:
+        if isinstance(self._item, Tensor):
+            values = self._item[flat].to(torch.float32)
+            self._refuse(flat, values.isnan(), "DSV730", "holds NaN")
+            self._refuse(flat, values.to(torch.bfloat16) != values, "DSV731", "holds a float that is no bf16 value")
+            return values
+        codes, scale, encoding = self._item
+        codes = codes[flat]
+        scale = scale[flat // BLOCK if encoding == "fp8_32x32" else flat]
+        self._refuse(flat, scale == E8M0_NAN, "DSV730", "has a scale of 255, the NaN of E8M0")
+        if encoding != "fp4_32":
+            self._refuse(flat, (codes & 127) == 127, "DSV730", "holds the NaN of E4M3")
+        by_row = "fp4_32" if encoding == "fp4_32" else "fp8_row32"
+        return dense(Packed(codes, scale, by_row), torch.float32)
+
+    def _refuse(self, flat: Tensor, bad: Tensor, code: str, text: str) -> None:
+        if bool(bad.any()):
+            row = int(flat[bad.any(dim=-1).nonzero()[0, 0]])
+            header = self._stored.tensor
+            raise UserFault([Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file))])
+
+
+Bound = Tensor | Packed | Experts | MappedTable
+
+
+class BoundWeights(Mapping[str, Bound]):
+    """Weights by id (`layers.4.wq_a`): tensors, experts, tables. `matching` says what they were bound from."""
+
+    def __init__(self, weights: dict[str, Bound], matching: Matching) -> None:
+        self._weights = weights
+        self.matching = matching
+
+    def __getitem__(self, key: str) -> Bound:
+        return self._weights[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def bind(manifest: Manifest, checkpoint: Path | str | Checkpoint) -> BoundWeights:
+    """Bind every weight of a plan. Raises UserFault with all findings; before headers match, nothing is allocated."""
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = read_checkpoint(checkpoint)
+    matching = match(manifest, checkpoint)
+    if matching.failed:
+        raise UserFault(matching.diagnostics)
+    files = MappedFiles(checkpoint, _files(matching))
+    weights: dict[str, Bound] = {}
+    findings: list[Diagnostic] = []
+    for binding in matching.bindings:
+        bound = _bind(binding, files)
+        if isinstance(bound, Diagnostic):
+            findings.append(bound)
+        else:
+            weights[binding.entry.id] = bound
+    findings += _check_experts([bound for bound in weights.values() if isinstance(bound, Experts)])
+    if findings:
+        raise UserFault(findings)
+    return BoundWeights(weights, matching)
+
+
+def _files(matching: Matching) -> list[str]:
+    stored = [item for binding in matching.bindings for item in binding.stored]
+    return [header.file for item in stored for header in (item.tensor, item.scale) if header is not None]
+
+
+def _bind(binding: Binding, files: MappedFiles) -> Bound | Diagnostic:
+    entry = binding.entry
+    if "{expert}" in entry.name:
+        return Experts(binding.stored, files)
+    (stored,) = binding.stored
+    if entry.role == "engram_table":
+        return MappedTable(stored, files)
+    item = _packed(stored, files)
+    if entry.dtype == "stored":
+        return item
+    codes, scale = (item.codes, item.scale) if isinstance(item, Packed) else (item, None)
+    return decode(stored, codes, scale, DTYPES[entry.dtype])
+
+
+def _packed(stored: Stored, files: MappedFiles) -> Packed | Tensor:
+    """A stored tensor as views of the mapped file."""
+    codes = files.tensor(stored.tensor)
+    return codes if stored.scale is None else Packed(codes, files.tensor(stored.scale), stored.encoding)
+
+
+def _check_experts(groups: list[Experts]) -> list[Diagnostic]:
+    """Look for NaN in every expert, if that can be done quickly; the rest is checked at first use."""
+    if sum(group.bytes_to_check for group in groups) > EAGER_BYTES:
+        return []
+    found = (group.check(expert) for group in groups for expert in range(len(group)))
+    return [finding for finding in found if finding is not None]

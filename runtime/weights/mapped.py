@@ -1,0 +1,68 @@
+"""Files mapped into memory: tensors as bytes that are read when touched, and stay on disk otherwise."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.runtime.weights.headers import Checkpoint, TensorHeader
+
+# Dtypes that tensors are handed out in; all others come as raw bytes. E8M0 among them: a cast would destroy it.
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+class MappedFiles:
+    """The files of a checkpoint, each mapped once, read-only. Tensors keep their map alive by themselves."""
+
+    def __init__(self, checkpoint: Checkpoint, files: Iterable[str]) -> None:
+        """Map files. Raises UserFault for those that changed since their headers were read."""
+        self._maps: dict[str, mmap.mmap] = {}
+        findings = []
+        for name in dict.fromkeys(files):
+            try:
+                with open(checkpoint.folder / name, "rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    if size != checkpoint.files[name]:
+                        text = f"`{name}` has {size} bytes, and had {checkpoint.files[name]} when it was checked"
+                        findings.append(Diagnostic("DSV732", text, Span(name)))
+                        continue
+                    self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                findings.append(Diagnostic("DSV732", f"`{name}` can no longer be mapped: {reason}", Span(name)))
+        if findings:
+            raise UserFault(findings)
+
+    def memory_map(self, header: TensorHeader) -> memoryview:
+        """The bytes of a tensor, unread."""
+        return memoryview(self._maps[header.file])[header.offset : header.offset + header.size]
+
+    def tensor(self, header: TensorHeader) -> Tensor:
+        """A read-only view of a tensor: floats in their dtype and shape, all others as uint8 (F4: [..., N/2])."""
+        dtype = _DTYPES.get(header.dtype, torch.uint8)
+        shape = list(header.shape)
+        if header.dtype == "F4":
+            shape[-1] //= 2
+        if header.size == 0:
+            return torch.empty(shape, dtype=dtype)
+        with warnings.catch_warnings():
+            # Torch warns that the buffer is read-only. That is the point: nothing writes to weights.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            data = torch.frombuffer(self._maps[header.file], dtype=torch.uint8, count=header.size, offset=header.offset)
+        if data.data_ptr() % dtype.itemsize:
+            data = data.clone()  # the format does not promise alignment
+        assert math.prod(shape) * dtype.itemsize == header.size, header
+        return data.view(dtype).view(shape)
+
+    def expect_random_access(self, header: TensorHeader) -> None:
+        """Tell the system not to read ahead in a tensor's pages: rows of a table are far apart."""
+        first = header.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        if hasattr(mmap, "MADV_RANDOM") and header.size:
+            self._maps[header.file].madvise(mmap.MADV_RANDOM, first, header.offset + header.size - first)
