@@ -1,0 +1,147 @@
+"""Comparing a plan with the reference executor: the first value of a run that leaves its bound.
+
+Each step is compared by itself. The reference starts from the engine's own state before the step, and each region of it
+from the engine's own inputs, so an error does not spread: what is reported first is where it was made. A wrong wiring of
+compiled code shows as well, because the reference wires by the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsv41c.diagnostics import Diagnostic, UserFault
+from dsv41c.kernels.step import Step
+from dsv41c.runtime.engine import Engine
+from dsv41c.runtime.recording import Recording, Trace
+from dsv41c.runtime.reference import ReferenceExecutor, unknown_value
+from dsv41c.runtime.session import Session
+
+# Largest difference within one region from equal inputs, over the largest magnitude of the value (at least 1). Other
+# summation orders of the same region stay below 1e-6 in f32 and below two roundings, 2^-7, in bf16.
+BOUNDS: Mapping[torch.dtype, float] = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far one value is from the reference: the measure of `distance`, and the bound it has to keep."""
+
+    value: str
+    step: int
+    positions: tuple[int, int]
+    distance: float
+    bound: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the value keeps its bound; NaN does not."""
+        return self.distance <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was compared: the first value outside its bound if any, the largest distance in bound, and the counts."""
+
+    first: Difference | None
+    worst: Difference | None
+    values: int
+    steps: int
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """The finding (DSV866) for a value outside its bound."""
+        return () if self.first is None else (_finding(self.first),)
+
+
+class Comparer:
+    """Feeds an engine's session and the reference side by side. `until`: the last value to look at, all without it."""
+
+    def __init__(self, engine: Engine, *, until: str | None = None, kernels: object | None = None) -> None:
+        self.engine = engine
+        self.reference = ReferenceExecutor(engine.manifest, engine.weights, kernels=kernels)
+        self.order = _compared(engine, until)
+        self.first: Difference | None = None
+        self.worst: Difference | None = None
+        self.values = 0
+        self.steps = 0
+
+    def feed(self, session: Session, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
+        """Feed tokens as one step, like `Session.feed` with `all_logits`, and compare it. `trace` gets its recording."""
+        self.reference.pools.copy_from(self.engine.pools, session.slot)
+        start, own = session.length, Trace()
+        logits = self.engine.feed(session, ids, all_logits=True, chunk=len(ids), trace=own)
+        for recording in own.steps:
+            width = recording.values["streams@embed"].shape[1]
+            self._compare(recording, session.slot, list(ids), start, width)
+            start, ids = start + width, ids[width:]
+        if trace is not None:
+            trace.steps += own.steps
+        return logits
+
+    def result(self) -> Comparison:
+        """What was found so far."""
+        return Comparison(self.first, self.worst, self.values, self.steps)
+
+    def _compare(self, recording: Recording, slot: int, ids: list[int], start: int, width: int) -> None:
+        """Run the reference region by region from the recording's values, and compare what each op writes."""
+        step = Step(torch.tensor([slot]), torch.tensor([start]), start + width)
+        known = {"ids": torch.tensor([ids[:width]]), **recording.values}
+        for region in self.engine.manifest.regions:
+            own = {value for op in self.engine.executor.ops[region.id] for value in op.writes.values()}
+            feeds = {value: tensor for value, tensor in known.items() if value not in own}
+            expected = self.reference.run(step, feeds, first=region.ops[0], until=region.ops[-1])
+            for value in self.order:
+                if value in own and value in recording.values:
+                    self._look(value, recording.values[value], expected[value], (start, start + width - 1))
+        self.steps += 1
+
+    def _look(self, value: str, got: Tensor, expected: Tensor, positions: tuple[int, int]) -> None:
+        bound = BOUNDS.get(expected.dtype, 0.0)
+        difference = Difference(value, self.steps, positions, distance(got, expected), bound)
+        self.values += 1
+        if not difference.inside:
+            self.first = self.first or difference
+        elif self.worst is None or difference.distance > self.worst.distance:
+            self.worst = difference
+
+
+def distance(got: Tensor, expected: Tensor) -> float:
+    """Floats: largest difference over the largest magnitude (at least 1), equal infinities counting as equal.
+
+    Integers and booleans: the share of elements that differ. Another shape or dtype: infinity.
+    """
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return float("inf")
+    if got.numel() == 0:
+        return 0.0
+    if not got.is_floating_point():
+        return (got != expected).float().mean().item()
+    wide, reference = got.double(), expected.double()
+    apart = torch.where(wide == reference, 0.0, (wide - reference).abs())
+    finite = reference[reference.isfinite()].abs()
+    scale = max(1.0, finite.max().item()) if finite.numel() else 1.0
+    return torch.nan_to_num(apart, nan=float("inf")).max().item() / scale
+
+
+def _compared(engine: Engine, until: str | None) -> list[str]:
+    """Ids of the step values in the order of the ops, up to and with `until`."""
+    order = [value for ops in engine.executor.ops.values() for op in ops for value in op.writes.values()]
+    order = [value for value in order if value not in engine.pools.storage_of]
+    if until is None:
+        return order
+    if until not in order:
+        raise UserFault([unknown_value(engine.manifest, until)])
+    return order[: order.index(until) + 1]
+
+
+def _finding(first: Difference) -> Diagnostic:
+    start, end = first.positions
+    return Diagnostic(
+        "DSV866",
+        f"`{first.value}` is {first.distance:.3g} from the reference, past its bound of {first.bound:.3g}",
+        facts=(("positions", f"{start} to {end}"), ("step", str(first.step))),
+        help="look at the op that writes it; every value before it keeps its bound",
+    )

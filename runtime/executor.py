@@ -1,0 +1,123 @@
+"""The loop: the regions of a plan in order, each a call of its generated function on values by id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from dsv41c.kernels.step import Step
+from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry
+from dsv41c.runtime.recording import Recording, RecordingKernels, ops_by_region
+from dsv41c.runtime.state import Pools
+
+
+class LoadedPlan(Protocol):
+    """What the runtime needs of a plan: its manifest, and the function of each region by id."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the plan says."""
+        ...
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """`function(kernels, weights, step, *reads) -> writes` by region id."""
+        ...
+
+
+class RegionWeights:
+    """The weights and constants of one region by the names its code uses; cannot be changed."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self, by_name: Mapping[str, object]) -> None:
+        object.__setattr__(self, "_by_name", dict(by_name))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return object.__getattribute__(self, "_by_name")[name]
+        except KeyError:
+            raise AttributeError(f"this region has no weight `{name}`") from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"weights cannot be changed: `{name}`")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(object.__getattribute__(self, "_by_name"))
+
+
+def weight_name(weight: str) -> str:
+    """The identifier of a weight in generated code: `wq_a` for `layers.4.wq_a`, `rope_compress` for `rope.compress`."""
+    return weight.rpartition(".")[2] if weight.startswith("layers.") else weight.replace(".", "_")
+
+
+def region_weights(ops: list[OpEntry], weights: Mapping[str, object]) -> RegionWeights:
+    """What the ops of a region name, looked up once."""
+    ids = {weight_name(weight): weight for op in ops for weight in op.weights.values()}
+    return RegionWeights({name: weights[weight] for name, weight in ids.items()})
+
+
+class Executor:
+    """Runs the regions of a plan on the CPU by calling them.
+
+    `weights` holds every weight and constant by id; `pools` the session state. `checks` looks at what regions write.
+    """
+
+    def __init__(
+        self,
+        plan: LoadedPlan,
+        kernels: object,
+        weights: Mapping[str, object],
+        pools: Pools,
+        *,
+        checks: bool = False,
+    ) -> None:
+        self.manifest = plan.manifest
+        self.kernels = kernels
+        self.pools = pools
+        self.checks = checks
+        self.functions = plan.functions
+        self.regions = tuple(plan.manifest.regions)
+        self.ops = ops_by_region(plan.manifest)
+        self.weights = {region.id: region_weights(self.ops[region.id], weights) for region in self.regions}
+        self.last_use = {value: index for index, region in enumerate(self.regions) for value in region.reads}
+
+    def run(self, ids: Tensor, step: Step, record: Recording | None = None) -> Tensor:
+        """One step: ids int64 [B, T] at the places of `step`; logits f32 [B, T, V]. Updates the pools in place."""
+        values: dict[str, Tensor] = {"ids": ids, **self.pools.environment()}
+        for index, region in enumerate(self.regions):
+            self._call(region, values, step, record)
+            for value in region.reads:
+                if self.last_use[value] == index and value not in self.pools.storage_of:
+                    values.pop(value, None)  # step values are large; free them as soon as nobody reads them
+        return values["logits"]
+
+    def _call(self, region: RegionEntry, values: dict[str, Tensor], step: Step, record: Recording | None) -> None:
+        kernels = self.kernels
+        if record is not None:
+            kernels = RecordingKernels(
+                kernels, region.id, self.ops[region.id], lambda written: record.keep(written, self.pools.storage_of)
+            )
+        reads = [values[value] for value in region.reads]
+        try:
+            result = self.functions[region.id](kernels, self.weights[region.id], step, *reads)
+        except Exception as error:
+            error.add_note(f"in region `{region.id}` of the plan, which comes from {region.span}")
+            raise
+        written = result if isinstance(result, tuple) else (result,)
+        fresh = dict(zip(region.writes, written, strict=True))
+        if self.checks:
+            self._check(region, fresh)
+        values.update(fresh)
+
+    def _check(self, region: RegionEntry, written: Mapping[str, Tensor]) -> None:
+        """Session state has to be updated in place, and no step value may hold NaN."""
+        for value, tensor in written.items():
+            storage = self.pools.storage_of.get(value)
+            if storage is not None:
+                if tensor.data_ptr() != self.pools.tensors[storage].data_ptr():
+                    raise RuntimeError(f"region `{region.id}` returned `{value}` somewhere else than in its pool")
+            elif tensor.is_floating_point() and tensor.isnan().any():
+                raise RuntimeError(f"region `{region.id}` ({region.span}) wrote NaN into `{value}`")

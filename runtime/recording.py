@@ -1,0 +1,102 @@
+"""Watching a plan at work: kernels that keep what they return, so that compiled code needs no extra outputs.
+
+Generated code calls kernels in the order of its region's ops, so the i-th call is the i-th op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from dsv41c.diagnostics import Diagnostic, UserFault
+from dsv41c.kernels.catalog import OPS
+from dsv41c.runtime.manifest import Manifest, OpEntry
+
+
+def by_port(op: OpEntry, result: object) -> dict[str, Any]:
+    """What a kernel returned, by value id: one write comes bare, several as a tuple in the catalogue's port order."""
+    ports = [port.name for port in OPS[op.kind].writes if port.name in op.writes]
+    parts = (result,) if len(ports) == 1 else result
+    if not isinstance(parts, tuple) or len(parts) != len(ports):
+        raise ValueError(f"the kernel of `{op.id}` should return {len(ports)} values: {', '.join(ports)}")
+    return {op.writes[port]: part for port, part in zip(ports, parts, strict=True)}
+
+
+@dataclass(slots=True)
+class Recording:
+    """The step values of one step by id, in the order they were written. `only`: the ids to keep, None for all.
+
+    Session state is not kept: it is in the pools, and later steps change it.
+    """
+
+    only: frozenset[str] | None = None
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+    def keep(self, written: Mapping[str, Tensor], session_values: Iterable[str]) -> None:
+        """Keep what is asked for."""
+        skipped = frozenset(session_values)
+        for value, tensor in written.items():
+            if value not in skipped and (self.only is None or value in self.only):
+                self.values[value] = tensor
+
+
+@dataclass(slots=True)
+class Trace:
+    """Recordings of several steps, in order. `only` as in `Recording`."""
+
+    only: frozenset[str] | None = None
+    steps: list[Recording] = field(default_factory=list)
+
+    def begin(self) -> Recording:
+        """The recording of the next step."""
+        self.steps.append(Recording(self.only))
+        return self.steps[-1]
+
+
+class RecordingKernels:
+    """Kernels of one region's call that record; a call out of the order of the region's ops is a coded error."""
+
+    def __init__(
+        self, kernels: object, region: str, ops: Sequence[OpEntry], sink: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._kernels = kernels
+        self._region = region
+        self._ops = ops
+        self._sink = sink
+        self._next = 0
+
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        kernel = getattr(self._kernels, kind)
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            op = self._take(kind)
+            result = kernel(*args, **kwargs)
+            self._sink(by_port(op, result))
+            return result
+
+        return recorded
+
+    def _take(self, kind: str) -> OpEntry:
+        op = self._ops[self._next] if self._next < len(self._ops) else None
+        if op is None or op.kind != kind:
+            raise UserFault([_out_of_step(self._region, kind, op)])
+        self._next += 1
+        return op
+
+
+def _out_of_step(region: str, kind: str, op: OpEntry | None) -> Diagnostic:
+    expected = f"the manifest has `{op.kind}` (`{op.id}`) next" if op else "the manifest has no further op there"
+    return Diagnostic(
+        "DSV869",
+        f"the code of region `{region}` calls kernel `{kind}` where {expected}",
+        help="compile the plan again; states of edited code cannot be recorded",
+    )
+
+
+def ops_by_region(manifest: Manifest) -> dict[str, list[OpEntry]]:
+    """The ops of each region, in the order its function calls them."""
+    ops = {op.id: op for op in manifest.ops}
+    return {region.id: [ops[op] for op in region.ops] for region in manifest.regions}

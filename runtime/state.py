@@ -1,0 +1,111 @@
+"""Session state: a pool for each state of the plan, a row (slot) for each session, and one spare row.
+
+Every value of scope session lives in a pool `[max_sessions + 1, *shape]`; versions of one state share it (`ValueEntry.
+storage`). The last slot is the spare one: padding rows of a batch write there, and nobody reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from dsv41c.runtime.manifest import Manifest, ValueEntry
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+# States whose empty form is not "anything": token ids that were never fed are DEAD (-1) in the history.
+_EMPTY = {"token_history": -1}
+
+
+class Pools:
+    """The state pools of one engine, by the id of the value whose storage they are."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.slots = manifest.runtime.max_sessions + 1
+        self.storage_of: Mapping[str, str] = storages(manifest.values)
+        entries = {value.id: value for value in manifest.values}
+        self.kinds: dict[str, str] = {}
+        self.tensors: dict[str, Tensor] = {}
+        for storage in dict.fromkeys(self.storage_of.values()):
+            entry = entries[storage]
+            self.kinds[storage] = entry.kind
+            self.tensors[storage] = torch.full(
+                (self.slots, *_sizes(entry)), _EMPTY.get(entry.kind, 0), dtype=DTYPES[entry.dtype]
+            )
+
+    @property
+    def spare(self) -> int:
+        """The slot that padding rows use."""
+        return self.slots - 1
+
+    def environment(self) -> dict[str, Tensor]:
+        """Every session value by id, as the pool it lives in."""
+        return {value: self.tensors[storage] for value, storage in self.storage_of.items()}
+
+    def reset(self, slot: int) -> None:
+        """Make a slot empty.
+
+        Positions start again at 0 and kernels mask what lies before them, so no pool has to be cleared for the result's
+        sake; the history is, since its empty form means something.
+        """
+        for storage, pool in self.tensors.items():
+            if self.kinds[storage] in _EMPTY:
+                pool[slot] = _EMPTY[self.kinds[storage]]
+
+    def poison(self, slot: int) -> None:
+        """Fill what a slot holds with NaN, which shows in the logits if anybody reads it. For debugging."""
+        for pool in self.tensors.values():
+            if pool.is_floating_point():
+                pool[slot] = float("nan")
+
+    def copy(self, source: int, target: int) -> None:
+        """Give a slot everything that another one holds."""
+        for pool in self.tensors.values():
+            pool[target] = pool[source]
+
+    def copy_from(self, other: Pools, slot: int) -> None:
+        """Take over one slot from the pools of another engine with the same plan."""
+        for storage, pool in self.tensors.items():
+            pool[slot] = other.tensors[storage][slot]
+
+    def load(self, value: str, slot: int, rows: Tensor) -> None:
+        """Write rows `[n, ...]`, n up to the capacity, to the start of a session value's slot."""
+        pool = self.tensors[self.storage_of[value]]
+        pool[slot, : rows.shape[0]] = rows.to(pool.dtype)
+
+    def rows(self, value: str, slot: int) -> Tensor:
+        """What a slot holds of a session value, without copying."""
+        return self.tensors[self.storage_of[value]][slot]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all pools."""
+        return sum(pool.numel() * pool.element_size() for pool in self.tensors.values())
+
+
+def storages(values: Iterable[ValueEntry]) -> dict[str, str]:
+    """The storage of each session value: the value at the end of its `storage` chain, itself where it has none."""
+    entries = {value.id: value for value in values}
+    found = {}
+    for value in entries.values():
+        if value.scope != "session":
+            continue
+        root = value
+        while root.storage is not None and root.storage != root.id:
+            root = entries[root.storage]
+        found[value.id] = root.id
+    return found
+
+
+def _sizes(entry: ValueEntry) -> list[int]:
+    """The shape of a session value, which has no symbols."""
+    sizes = [size for size in entry.shape if isinstance(size, int)]
+    if len(sizes) != len(entry.shape):
+        raise ValueError(f"session value `{entry.id}` has a symbolic shape: {entry.shape}")
+    return sizes
