@@ -1,6 +1,17 @@
-"""The command line."""
+"""The command line. `main` may also be called in process; it returns the exit code and raises nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    return 2
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (without the program's name; by default the process's own); return the exit code.
+
+    0 done, 1 the input has errors or a check failed, 2 usage or environment, 101 a bug of ours, 130 interrupted.
+    """
+    import sys
+
+    from dsv41c.compiler.cli.app import run
+
+    return run(sys.argv[1:] if argv is None else argv)

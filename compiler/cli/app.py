@@ -1,0 +1,91 @@
+"""One run of the command line: arguments in, the verb's work, an exit code out, whatever happens on the way."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
+
+from dsv41c.compiler.cli.console import Console
+from dsv41c.compiler.cli.parsing import UsageError, overview, parse
+from dsv41c.compiler.cli.verbs import VERBS
+from dsv41c.diagnostics import UserFault
+from dsv41c.settings import read_settings
+
+USAGE = 2
+BUG = 101
+INTERRUPTED = 130
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command line; nothing is raised."""
+    console = Console()
+    try:
+        if not argv:
+            console.result(overview())
+            return 0
+        arguments = parse(argv)
+        console = _console(arguments)
+        return _guarded(arguments, console)
+    except UsageError as error:
+        console.say(f"{error.usage}dsv41c: {error}")
+        return USAGE
+    except SystemExit as leaving:  # argparse, after --help and --version
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except UserFault as fault:
+        from dsv41c.compiler.cli.faults import exit_code, show
+
+        show(console, fault.diagnostics)
+        return exit_code(fault.diagnostics)
+    except KeyboardInterrupt:
+        console.say("dsv41c: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _quiet()
+    except OSError as error:
+        console.say(f"dsv41c: the environment refused: {error}")
+        return USAGE
+    except Exception as error:
+        from dsv41c.compiler.cli.faults import bug_report
+
+        console.say(bug_report(argv, error))
+        return BUG
+
+
+def _console(arguments: Namespace) -> Console:
+    as_json = bool(getattr(arguments, "json", False)) or getattr(arguments, "format", None) == "json"
+    console = Console(json=as_json)
+    try:
+        settings = read_settings(os.environ)
+    except UserFault as fault:
+        from dsv41c.compiler.cli.faults import show
+
+        show(console, fault.diagnostics)
+        raise SystemExit(USAGE) from None
+    if arguments.color is not None:
+        settings = replace(settings, color=arguments.color)
+    return replace(console, settings=settings)
+
+
+def _guarded(arguments: Namespace, console: Console) -> int:
+    """The verb's work, with its time told under DSV41C_DEBUG."""
+    if console.settings.warnings:
+        from dsv41c.compiler.cli.faults import show
+
+        show(replace(console, json=False), console.settings.warnings)
+    with console.step(f"{arguments.verb} in all"):
+        work = import_module(f"dsv41c.compiler.cli.{VERBS[arguments.verb].module}").work
+        code = work(arguments, console)
+        sys.stdout.flush()
+    return int(code)
+
+
+def _quiet() -> int:
+    """After the reader of a pipe has gone: say nothing, also not when Python closes the stream."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,74 @@
+"""Files of the command line: `-` for the standard streams, whole or not at all, faults with codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from dsv41c.compiler.cli.console import Console
+from dsv41c.diagnostics import Diagnostic, Span, UserFault
+
+
+def cannot_write(path: str, reason: str, help_text: str | None = None) -> UserFault:
+    """The fault of a place that cannot take a result."""
+    return UserFault([Diagnostic("DSV154", f"`{path}` cannot be written: {reason}", Span(path), help=help_text)])
+
+
+def expect_writable(path: str) -> None:
+    """Raise `UserFault` (DSV154) where a file could not be put, before work is done for it."""
+    if path == "-":
+        return
+    try:
+        parent = Path(path).parent
+        if not parent.is_dir():
+            raise cannot_write(path, f"there is no folder `{parent}`", f"make it first: mkdir -p {parent}")
+        if Path(path).is_dir():
+            raise cannot_write(path, "it is a folder")
+        if not os.access(parent, os.W_OK):
+            raise cannot_write(path, f"the folder `{parent}` is not writable")
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, reason(error)) from None
+
+
+def write_text(path: str, text: str, console: Console) -> None:
+    """Write a text to a file, whole or not at all, or to standard output."""
+    if path == "-":
+        console.result(text)
+        return
+    expect_writable(path)
+    temporary = None
+    try:
+        mode = Path(path).stat().st_mode & 0o777 if Path(path).exists() else 0o666 & ~_umask()
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=Path(path).parent, prefix=".dsv41c-", newline="\n", delete=False
+        ) as file:
+            temporary = file.name
+            file.write(text)
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise cannot_write(path, reason(error)) from None
+
+
+def read_text(path: str) -> str:
+    """The text of a file, or of standard input. Raises `UserFault` where there is none."""
+    from dsv41c.compiler.source import MAX_BYTES, decode, read_file
+
+    if path == "-":
+        return decode(sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>")
+    return decode(read_file(path), path)
+
+
+def reason(error: Exception) -> str:
+    """What an operating system error says, without its number and path."""
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

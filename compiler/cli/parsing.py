@@ -1,0 +1,272 @@
+"""What the command line accepts: verbs, arguments, and what is said of those that do not fit. No work is done here.
+
+This module is what `--help` pays for, so it imports nothing outside the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+from dsv41c import __version__
+from dsv41c.compiler.cli.verbs import VERBS, Verb
+
+DIAGNOSTIC_FORMATS = ("text", "concise", "json", "sarif", "github")
+GRAPH_FORMATS = ("text", "dot", "mermaid", "json")
+EXIT_CODES = """exit codes:
+  0 done   1 the input has errors, or a check or comparison failed   2 usage or environment
+  101 a bug in dsv41c   130 interrupted"""
+
+
+class UsageError(Exception):
+    """Arguments that do not fit; `usage` is the verb's usage line."""
+
+    def __init__(self, message: str, usage: str = "") -> None:
+        self.usage = usage
+        super().__init__(message)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises instead of leaving the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, self.format_usage())
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line, `verb` among them. Raises `UsageError`; `SystemExit` after help or version."""
+    arguments = list(argv)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
+    named = next((word for word in arguments if not word.startswith("-")), None)
+    if named is not None and named not in VERBS:
+        raise UsageError(_nearest(f"`{named}` is not a verb", named, list(VERBS)), "usage: dsv41c VERB ...\n")
+    parser, verbs = _parsers()
+    known, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        verb = verbs[known.verb]
+        options = [option for action in verb._actions for option in action.option_strings]
+        raise UsageError(
+            _nearest(f"`{unknown[0]}` is not an argument of `{known.verb}`", unknown[0], options), verb.format_usage()
+        )
+    return known
+
+
+def _nearest(message: str, word: str, known: Sequence[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"{message}; did you mean `{near[0]}`?" if near else message
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(
+        "dsv41c",
+        description="Compile DeepSeek-V4.1-class models from YAML specs to device plans.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"dsv41c {__version__}")
+    adding = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    verbs: dict[str, _Parser] = {}
+    for verb in VERBS.values():
+        verbs[verb.name] = _verb_parser(adding, verb)
+    return parser, verbs
+
+
+def _verb_parser(adding: argparse._SubParsersAction[_Parser], verb: Verb) -> _Parser:
+    parser = adding.add_parser(
+        verb.name,
+        help=verb.summary,
+        description=f"{verb.summary}.",
+        epilog=f"example: dsv41c {verb.example}",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(format=None)
+    _ARGUMENTS[verb.name](parser)
+    parser.add_argument("--color", choices=("auto", "always", "never"), help="colour of text (default: on a terminal)")
+    return parser
+
+
+# --- arguments of each verb -------------------------------------------------------------------------------------------
+
+
+def _spec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", metavar="SPEC", help="a file, `-` for standard input, or the name of a shipped spec")
+    _overrides(parser)
+
+
+def _overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", metavar="T", help="placement, numerics and runtime of a machine: a file or a name")
+    parser.add_argument(
+        "--set",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        dest="sets",
+        type=_assignment,
+        help="override one value of the spec; may come again",
+    )
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the result, or what is wrong, as JSON")
+
+
+def _validate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("specs", metavar="SPEC", nargs="+", help="files, `-`, or names of shipped specs")
+    _overrides(parser)
+    parser.add_argument("--checkpoint", metavar="DIR", help="also match the weights, from the files' headers alone")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--format", choices=DIAGNOSTIC_FORMATS, default="text", help="form of the report (default: text)")
+    form.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+
+
+def _compile(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the plan; an older plan there is replaced")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if the plan in DIR is not up to date"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="write nothing; list what would be written")
+    _json(parser)
+
+
+def _graph(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--format", choices=GRAPH_FORMATS, default="text", help="text (default), dot, mermaid or json")
+    form.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument(
+        "--select",
+        metavar="EXPR",
+        help="what to show: `layers.30`, `+layers.30` (what it reads), "
+        "`compress_kv@L20+` (who reads it), `kind:topk`, `device:cuda:1`, with commas",
+    )
+    parser.add_argument(
+        "--level",
+        choices=("layer", "op"),
+        help="a node a layer, or every op and value (default: layer for dot and mermaid, op for text and json)",
+    )
+    parser.add_argument("--hide", metavar="KINDS", type=_kinds, default=(), help="leave out states of these kinds")
+    parser.add_argument("-o", "--output", metavar="F", default="-", help="file to write (default: standard output)")
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", help="a plan folder made by `compile`")
+    parser.add_argument("--checkpoint", metavar="DIR", required=True, help="folder of the checkpoint")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="text to go on from; `-` reads it from standard input")
+    prompt.add_argument("--chat", metavar="TEXT", help="a user's message, in the official chat format")
+    prompt.add_argument("--ids", metavar="1,2,3", help="token ids as they are")
+    prompt.add_argument("--ids-file", metavar="F", help="a file of token ids, or `-`")
+    parser.add_argument(
+        "-n", metavar="N", type=_count, default=32, dest="count", help="tokens to generate (default: 32)"
+    )
+    parser.add_argument("--temperature", metavar="T", type=_fraction(1000.0), default=0.0, help="0 (default) is greedy")
+    parser.add_argument("--top-p", metavar="P", type=_fraction(1.0), default=1.0, help="sample from the likeliest P")
+    parser.add_argument("--seed", metavar="S", type=_count, default=0, help="seed of sampling (default: 0)")
+    parser.add_argument("--chunk", metavar="N", type=_positive, help="feed the prompt in pieces of N tokens")
+    parser.add_argument("--logits-out", metavar="F", help="write `logits` of every position as safetensors")
+    parser.add_argument("--states-out", metavar="F", help="write every layer's states as safetensors")
+    parser.add_argument("--compare", choices=("reference",), help="compare every value with the reference kernels'")
+    parser.add_argument("--until", metavar="VALUE", help="with --compare: stop after this value")
+    parser.add_argument("--allow-edited", action="store_true", help="run a changed plan, with a warning")
+    _json(parser)
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("code", metavar="CODE", nargs="?", help="a code such as DSV301; without it, all are listed")
+    _json(parser)
+
+
+def _import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", metavar="CONFIG.json", help="a model's config.json, in any of its official forms, or `-`"
+    )
+    parser.add_argument("-o", "--output", metavar="SPEC", default="-", help="file to write (default: standard output)")
+    _json(parser)
+
+
+def _synth(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder of the checkpoint; new or empty")
+    parser.add_argument("--seed", metavar="N", type=_count, default=0, help="seed of the weights (default: 0)")
+    parser.add_argument("--max-bytes", metavar="N", type=_positive, help="largest size to write (default: 8 GiB)")
+    _json(parser)
+
+
+def _inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", help="a plan folder made by `compile`")
+    _json(parser)
+
+
+_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "validate": _validate,
+    "compile": _compile,
+    "graph": _graph,
+    "run": _run,
+    "explain": _explain,
+    "import": _import,
+    "synth": _synth,
+    "inspect": _inspect,
+}
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _assignment(text: str) -> str:
+    path, equals, _ = text.partition("=")
+    if not equals or not path.strip():
+        raise argparse.ArgumentTypeError(f"`{text}` is not PATH=VALUE")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number of 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number of 1 or more")
+    return int(text)
+
+
+def _fraction(highest: float) -> Callable[[str], float]:
+    def parse_fraction(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0.0 <= number <= highest:
+            raise argparse.ArgumentTypeError(f"`{text}` is not a number from 0 to {highest:g}")
+        return number
+
+    return parse_fraction
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    # The catalogue is plain data, but only `--hide` needs it.
+    from dsv41c.kernels.catalog import STATE_KINDS
+
+    kinds = tuple(word.strip() for word in text.split(","))
+    for kind in kinds:
+        if kind not in STATE_KINDS:
+            message = _nearest(f"`{kind}` is not a kind of state", kind, list(STATE_KINDS))
+            raise argparse.ArgumentTypeError(message)
+    return kinds
+
+
+def overview() -> str:
+    """What `dsv41c` alone prints."""
+    width = max(map(len, VERBS))
+    lines = [
+        f"dsv41c {__version__}: YAML specs of DeepSeek-V4.1-class models, checked and compiled to device plans",
+        "",
+    ]
+    lines += [f"  {verb.name:{width}}  {verb.summary}" for verb in VERBS.values()]
+    lines += ["", "try: dsv41c compile toy -o toy.plan        more: dsv41c VERB --help"]
+    return "\n".join(lines) + "\n"

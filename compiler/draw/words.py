@@ -1,0 +1,114 @@
+"""A graph's answers in words: who writes a value, who reads it, what a layer reads and feeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from dsv41c.compiler.ir import Graph, Op
+from dsv41c.compiler.select import COPIES, Part, Selection, readers
+
+MAX_LINES = 24
+
+
+def layers_phrase(layers: Iterable[int]) -> str:
+    """`layer 20`, `layers 20-39`, `layers 2-7 and 9`."""
+    runs: list[list[int]] = []
+    for layer in sorted(set(layers)):
+        if runs and runs[-1][1] == layer - 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    parts = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs]
+    noun = "layer" if len(runs) == 1 and runs[0][0] == runs[0][1] else "layers"
+    return f"{noun} {join(parts)}"
+
+
+def join(parts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def who(ops: Iterable[Op]) -> str:
+    """The layers that some ops belong to; ops outside the layers by their ids."""
+    ops = tuple(ops)
+    layers = [op.layer for op in ops if op.layer is not None]
+    parts = [layers_phrase(layers)] if layers else []
+    return join([*parts, *(op.id for op in ops if op.layer is None)])
+
+
+def value_sentence(graph: Graph, value: str, devices: Sequence[str] = ()) -> str:
+    """Who writes a value and who reads it: `compress_kv@L20: written by layer 20, read by layers 20-39`."""
+    producer = graph.producer(value)
+    where = f" on {devices[graph.values[value].stage]}" if len(set(devices)) > 1 else ""
+    if producer is not None and producer.kind in COPIES:
+        written = f"copy of {producer.read_ids[0]}{where}"
+    elif producer is not None:
+        written = f"written by {who([producer])}{where}"
+    elif graph.values[value].scope == "session":
+        written = f"held since the last call{where}"
+    else:
+        written = "an input of the call"
+    reading = [op for op in readers(graph, value) if op.kind not in COPIES]
+    if reading:
+        return f"{value}: {written}, read by {who(reading)}"
+    kept = "kept for the next call" if graph.values[value].scope == "session" else "what the call returns"
+    return f"{value}: {written}, {kept}"
+
+
+def answers(graph: Graph, selection: Selection, devices: Sequence[str] = ()) -> tuple[str, ...]:
+    """A selection's answer as sentences, no more than fit a screen."""
+    lines: list[str] = []
+    for part in selection.parts:
+        lines += _part_lines(graph, part, devices)
+    unique = tuple(dict.fromkeys(lines))
+    if len(unique) > MAX_LINES:
+        return (*unique[:MAX_LINES], f"... and {len(unique) - MAX_LINES} more lines like these")
+    return unique
+
+
+def _part_lines(graph: Graph, part: Part, devices: Sequence[str]) -> list[str]:
+    item = part.item
+    roots = _in_order(graph, part.root_values)
+    lines = [value_sentence(graph, value, devices) for value in roots]
+    if not part.root_ops:
+        return lines
+    if item.before == 1:
+        read = _read_order(graph, part.root_ops, part.values)
+        lines.append(f"{item.atom} reads: {', '.join(read) or 'nothing from elsewhere'}")
+        lines += [value_sentence(graph, value, devices) for value in read]
+    if item.after == 1:
+        left = [
+            v for v in _in_order(graph, part.values) if any(op.id in part.root_ops for op in graph.producers.get(v, ()))
+        ]
+        lines.append(f"{item.atom} feeds: {', '.join(left) or 'nothing'}")
+        lines += [value_sentence(graph, value, devices) for value in left]
+    if item.before == 2 or item.after == 2:
+        lines.append(f"{'++' * (item.before == 2)}{item.atom}{'++' * (item.after == 2)}: {_reach(graph, part)}")
+    if not item.before and not item.after:
+        lines.append(f"{item.atom}: {len(part.ops)} op{'s' * (len(part.ops) != 1)} of {who(_ops(graph, part.ops))}")
+    return lines
+
+
+def _reach(graph: Graph, part: Part) -> str:
+    return f"{len(part.ops)} ops of {who(_ops(graph, part.ops))}" if part.ops else "nothing"
+
+
+def _ops(graph: Graph, ids: Iterable[str]) -> list[Op]:
+    wanted = set(ids)
+    return [op for op in graph.ops if op.id in wanted]
+
+
+def _in_order(graph: Graph, values: Iterable[str]) -> list[str]:
+    wanted = set(values)
+    return [value for value in graph.values if value in wanted]
+
+
+def _read_order(graph: Graph, ops: Iterable[str], values: Iterable[str]) -> list[str]:
+    wanted = set(values)
+    return list(dict.fromkeys(v for op in _ops(graph, ops) for v in op.read_ids if v in wanted))
+
+
+def escaped(text: str) -> str:
+    """A text that stays within one comment line whatever it holds."""
+    return re.sub(r"[\x00-\x1f\x7f\u2028\u2029]", " ", text)

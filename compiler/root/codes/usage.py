@@ -1,0 +1,82 @@
+"""Codes 15x: what was asked for, on the command line and in the environment."""
+
+from __future__ import annotations
+
+from dsv41c.codes.code import Code
+
+CODES: tuple[Code, ...] = (
+    Code(
+        "DSV150",
+        "malformed-selection",
+        "error",
+        "an item of `--select` is not of its grammar",
+        """\
+A selection is a list of items with commas between them: `layers.30`, `layers.20-29`, `layers.30.attn`, the id of an op
+or a value (`layers.30.attn.attend`, `compress_kv@L20`), `kind:topk`, `device:cuda:1`. A `+` in front means what feeds
+it, a `+` behind what it feeds, `++` the same all the way.
+
+Quote the expression, so that the shell leaves it alone: `--select '+layers.30,compress_kv@L20+'`.
+""",
+    ),
+    Code(
+        "DSV151",
+        "selection-of-nothing",
+        "error",
+        "an item of `--select` names nothing in the graph",
+        """\
+The item has the right form, but the graph has no such layer, op, value, kind or device. An empty picture would look
+like an answer ("nobody reads it"), so it is refused.
+
+`dsv41c graph SPEC --format text` lists every op and value by its id. Devices are those of the spec's `placement`; give
+`--target` to draw the graph as it lies on another machine.
+""",
+    ),
+    Code(
+        "DSV152",
+        "bad-setting",
+        "error",
+        "an environment variable has a value that it cannot have",
+        """\
+`dsv41c` reads these environment variables, once, and refuses a value it does not understand rather than go on with the
+default:
+
+- `DSV41C_COLOR`: `auto` (colour on a terminal), `always` or `never`; `NO_COLOR` set to anything means never.
+- `DSV41C_DEBUG`: 0 to 2. 1 prints the time of every step; 2 also checks state in `run` and shows where in our code a
+  fault was raised.
+- `DSV41C_THREADS`: CPU threads of `run`, 1 or more.
+- `DSV41C_VERIFY`: 1 runs the graph checks again after every pass of `compile`.
+""",
+    ),
+    Code(
+        "DSV153",
+        "unknown-setting",
+        "warning",
+        "an environment variable starts with `DSV41C_` and is none that is read",
+        """\
+It has no effect. Most often it is a misspelling; `dsv41c explain DSV152` lists the variables that are read.
+""",
+    ),
+    Code(
+        "DSV154",
+        "cannot-write",
+        "error",
+        "a file or folder cannot be written, or holds something else",
+        """\
+The place given with `-o` cannot take the result: its parent folder does not exist, it is not writable, the disk is
+full, or what is there was not written by `dsv41c` and is left alone. Nothing was written; a result is put in place
+whole or not at all.
+
+Make the parent folder first, or choose another place.
+""",
+    ),
+    Code(
+        "DSV155",
+        "malformed-token-ids",
+        "error",
+        "a file of token ids holds something else",
+        """\
+`run --ids-file` takes whole numbers with commas, spaces or line ends between them, and nothing else; brackets around
+the whole are allowed, so a JSON list is fine. Whether an id is one of the model's tokens is checked when it is fed.
+""",
+    ),
+)
