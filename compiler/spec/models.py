@@ -78,7 +78,7 @@ class Layers(Section):
     )
     engram_layers: LayerList = Field(default=(), description="Layers with an engram; absent for none.")
     reads: Mapping[int, Mapping[SharedKind, Annotated[int, Field(ge=0, lt=1 << 31)]]] = Field(
-        default_factory=lambda: MappingProxyType({}),
+        default_factory=dict,
         description="Says the producer a layer reads from, by kind (compress_kv, index_k, topk, candidates), instead of "
         "the latest producer at or before it.",
     )

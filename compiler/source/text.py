@@ -1,0 +1,102 @@
+"""From bytes to text that can be trusted to have lines and columns: size, UTF-8, control characters."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path as FilePath
+
+from dsv41c.diagnostics import Diagnostic, Span, UserFault
+
+MAX_BYTES = 8 << 20
+# What YAML does not allow unescaped, and further line ends that editors and YAML count differently.
+_REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def read_file(path: str | FilePath, file: str | None = None) -> bytes:
+    """The bytes of a spec or config file. `file` is the name to show. Raises UserFault."""
+    name = file or str(path)
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        span = Span(name.encode("utf-8", "replace").decode())
+        raise UserFault(
+            [
+                Diagnostic(
+                    "DSV117",
+                    f"cannot read `{span.file}`: {reason.lower()}",
+                    span,
+                    help="give the path of a file that exists and is readable",
+                )
+            ]
+        ) from None
+    return data
+
+
+def decode(data: bytes, file: str) -> str:
+    """Text of some bytes. Raises UserFault for what is too large or not UTF-8."""
+    if len(data) > MAX_BYTES:
+        raise UserFault([_too_large(file)])
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        message = "text is UTF-16, expected UTF-8"
+        raise UserFault([Diagnostic("DSV102", message, Span(file), help="save the file as UTF-8")])
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        line, column = position(before, len(before))
+        raise UserFault(
+            [
+                Diagnostic(
+                    "DSV102",
+                    "text is not UTF-8",
+                    Span(file, line, column, line, column + 1),
+                    facts=(("byte", f"0x{data[error.start]:02x} at offset {error.start}"),),
+                    help="save the file as UTF-8",
+                )
+            ]
+        ) from None
+
+
+def refuse_strange(text: str, file: str) -> None:
+    """Raise UserFault for text that is too large or holds characters that no spec has."""
+    if len(text) > MAX_BYTES:
+        raise UserFault([_too_large(file)])
+    if text.startswith("\ufeff"):
+        message = "text starts with a byte order mark"
+        raise UserFault([Diagnostic("DSV104", message, Span(file, 1, 1, 1, 2), help="save the file as plain UTF-8")])
+    found = _REFUSED.search(text)
+    if found is None:
+        return
+    line, column = position(text, found.start())
+    raise UserFault(
+        [
+            Diagnostic(
+                "DSV103",
+                f"character U+{ord(found.group()):04X} is not allowed in text",
+                Span(file, line, column, line, column + 1),
+                facts=(("such characters", str(len(_REFUSED.findall(text)))),),
+                help="remove it, or write it as an escape in a double-quoted string",
+            )
+        ]
+    )
+
+
+def position(text: str, offset: int) -> tuple[int, int]:
+    """Line and column (1-based) of an offset."""
+    line, start = 1, 0
+    for end in _LINE_END.finditer(text, 0, offset):
+        line, start = line + 1, end.end()
+    return line, offset - start + 1
+
+
+def _too_large(file: str) -> Diagnostic:
+    return Diagnostic(
+        "DSV111",
+        f"text is larger than {MAX_BYTES} bytes",
+        Span(file),
+        facts=(("limit", f"{MAX_BYTES} bytes"),),
+        help="a spec is a few kilobytes; check that this is the file you meant",
+    )

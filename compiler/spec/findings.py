@@ -1,0 +1,239 @@
+"""From pydantic's errors to findings: the key or value at fault, what was expected, the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from dsv41c.compiler.source import Path, Poison, Spans, dotted, shown, shown_key
+from dsv41c.compiler.spec.aliases import ALIASES
+from dsv41c.compiler.spec.models import SECTIONS
+from dsv41c.diagnostics import Diagnostic, Span
+from dsv41c.kernels.catalog import FAMILIES
+
+_TYPES = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a map",
+    "mapping_type": "a map",
+    "model_type": "a map",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+}
+_RANGES = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+    "too_short": ("min_length", "at least this many entries:"),
+    "too_long": ("max_length", "at most this many entries:"),
+}
+
+
+def head(span: Span) -> Span:
+    """The first character of a span over several lines, else the span: what a finding points at."""
+    if span.end_line <= span.line:
+        return span
+    return Span(span.file, span.line, span.column, span.line, span.column + 1)
+
+
+def section_findings(section: str, errors: Iterable[ErrorDetails], spans: Spans) -> list[Diagnostic]:
+    """Findings of one section. A missing key is not told where an unknown one was most likely meant to be it."""
+    unknown: list[Diagnostic] = []
+    missing: list[tuple[Path, Diagnostic]] = []
+    others: list[Diagnostic] = []
+    meant: set[Path] = set()
+    for error in errors:
+        path = _path(section, error)
+        if path is None or isinstance(error["input"], Poison):
+            continue
+        if error["type"] == "extra_forbidden" or error["loc"][-1] == "[key]":
+            finding, suggestion = unknown_key(path, known_keys(path[:-1]), spans)
+            unknown.append(finding)
+            if suggestion:
+                meant.add((*path[:-1], suggestion))
+        elif error["type"] == "missing":
+            missing.append((path, missing_key(path, spans)))
+        else:
+            others.append(_value(path, error, spans))
+    return [*unknown, *(finding for path, finding in missing if path not in meant), *dict.fromkeys(others)]
+
+
+def known_keys(parent: Path) -> tuple[str, ...]:
+    """The canonical keys that a map of the spec takes."""
+    if not parent:
+        return ("format", "name", *SECTIONS, "extends")
+    if parent[:2] == ("layers", "reads"):
+        return ("compress_kv", "index_k", "topk", "candidates")
+    model = _model(parent)
+    return tuple(model.model_fields) if model else ()
+
+
+def unknown_key(path: Path, known: tuple[str, ...], spans: Spans) -> tuple[Diagnostic, str | None]:
+    """The finding for a key that nothing reads, and the key it was most likely meant to be."""
+    key, parent = str(path[-1]), path[:-1]
+    aliases = ALIASES.get(".".join(map(str, parent)), {})
+    near = difflib.get_close_matches(key, [*known, *aliases], 1, 0.6)
+    suggestion = aliases.get(near[0], near[0]) if near else None
+    homes = [
+        name
+        for name, model in SECTIONS.items()
+        if (name,) != parent and (key in model.model_fields or key in ALIASES.get(name, {}))
+    ]
+    if homes and (suggestion is None or near[0] != key):
+        home = ALIASES.get(homes[0], {}).get(key, key)
+        help_text, suggestion = f"`{home}` belongs in `{homes[0]}`", None
+    elif suggestion:
+        help_text = f"did you mean `{near[0]}`?"
+    else:
+        help_text = "remove it"
+    facts = ((f"keys of {dotted(parent) or 'a spec'}", ", ".join(known)),)
+    message = f"unknown key `{shown_key(key)}`" + (f" in `{dotted(parent)}`" if parent else "")
+    return Diagnostic("DSV201", message, spans.key(path), facts=facts, help=help_text), suggestion
+
+
+def missing_key(path: Path, spans: Spans) -> Diagnostic:
+    """The finding for a required key that is not there."""
+    field = _field(path)
+    parent = path[:-1]
+    place = f"`{dotted(parent)}`" if parent else "the spec"
+    meaning = (field.description if field is not None else None) or (SECTIONS[str(path[-1])].__doc__ or "")
+    facts = (("meaning", meaning.splitlines()[0].rstrip(".")),) if meaning else ()
+    help_text = f"add `{path[-1]}:` to {place}" + ("" if parent else ", or start from a shipped spec with `extends: NAME`")
+    span = head(spans.key(parent)) if parent else head(spans.value(()))
+    return Diagnostic("DSV202", f"{place} has no `{path[-1]}`", span, facts=facts, help=help_text)
+
+
+def wrong_type(path: Path, expected: str, value: object, span: Span) -> Diagnostic:
+    """The finding for a value of another type."""
+    field = _field(path)
+    facts = [("expected", expected), ("given", shown(value))]
+    if field is not None and field.description:
+        facts.append(("meaning", field.description.rstrip(".")))
+    message = f"`{dotted(path)}` is {_kind(value)}, expected {expected}"
+    return Diagnostic("DSV203", message, head(span), facts=tuple(facts), help=f"write {expected} here")
+
+
+def one_of(path: Path, allowed: Iterable[str], value: object, span: Span) -> Diagnostic:
+    """The finding for a word that is not among those a key takes."""
+    names = tuple(allowed)
+    near = difflib.get_close_matches(value, names, 1, 0.5) if isinstance(value, str) else []
+    if near:
+        help_text = f"did you mean `{near[0]}`?"
+    else:
+        help_text = f"write `{names[0]}`" if len(names) == 1 else f"write one of {', '.join(names)}"
+    message = f"`{dotted(path)}` is {shown(value)}, expected {_either(names)}"
+    return Diagnostic("DSV205", message, head(span), facts=(("allowed", ", ".join(names)),), help=help_text)
+
+
+def out_of_range(path: Path, value: object, bound: str, span: Span, facts: tuple[tuple[str, str], ...] = ()) -> Diagnostic:
+    """The finding for a number outside its range; `bound` reads `at least 1`."""
+    message = f"`{dotted(path)}` is {shown(value)}, expected {bound}"
+    facts = (("expected", bound), *facts)
+    return Diagnostic("DSV204", message, head(span), facts=facts, help=f"give a value that is {bound}")
+
+
+def bad_name(name: str, span: Span) -> Diagnostic:
+    """The finding for a model name that is not a plain one."""
+    facts = (("expected", "1 to 100 letters, digits, `.`, `_` or `-`, a letter or digit first"),)
+    message = f"`name` is {shown(name)}, which is no plain name"
+    return Diagnostic("DSV212", message, head(span), facts=facts, help="choose a name of those characters")
+
+
+def _value(path: Path, error: ErrorDetails, spans: Spans) -> Diagnostic:
+    """A value of the wrong type, range or form."""
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    span = spans.value(path)
+    if kind in _RANGES:
+        name, words = _RANGES[kind]
+        shown_value = value if kind not in ("too_short", "too_long") else f"a list of {len(value)}"
+        return out_of_range(path, shown_value, f"{words} {context[name]}", span)
+    if kind == "literal_error":
+        return one_of(path, _words(path, str(context["expected"])), value, span)
+    if kind == "string_pattern_mismatch":
+        return _bad_device(path, value, span)
+    return wrong_type(path, _TYPES.get(kind, "another value"), value, span)
+
+
+def _words(path: Path, expected: str) -> list[str]:
+    words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
+    return [*words, "{every: N}"] if path == ("runtime", "capture") else words
+
+
+def _bad_device(path: Path, value: object, span: Span) -> Diagnostic:
+    message = f"`{dotted(path)}` is {shown(value)}, which is no device"
+    facts = (("families", ", ".join(FAMILIES)),)
+    return Diagnostic("DSV213", message, span, facts=facts, help="write a family and an index, such as `cuda:0`")
+
+
+def _path(section: str, error: ErrorDetails) -> Path | None:
+    """The path of an error in the spec; None for the branch of a union that was not meant."""
+    words: list[str | int] = [section]
+    for word in error["loc"]:
+        if word == "[key]":
+            continue
+        if isinstance(word, str) and word.startswith("literal["):
+            if isinstance(error["input"], Mapping):
+                return None
+        elif word == "CaptureEvery":
+            if error["type"] == "model_type":
+                return None
+        else:
+            words.append(word)
+    return tuple(words)
+
+
+def _models(path: Path) -> Iterator[FieldInfo]:
+    """The fields along a path."""
+    model: type[BaseModel] | None = SECTIONS.get(str(path[0])) if path else None
+    for word in path[1:]:
+        field = model.model_fields.get(str(word)) if model else None
+        if field is None:
+            return
+        yield field
+        model = _inner(field.annotation)
+
+
+def _inner(annotation: Any) -> type[BaseModel] | None:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        found = [item for item in map(_inner, typing.get_args(annotation)) if item]
+        return found[0] if found else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _field(path: Path) -> FieldInfo | None:
+    names = tuple(word for word in path if not isinstance(word, int))
+    fields = list(_models(names))
+    return fields[-1] if len(fields) == len(names) - 1 and fields else None
+
+
+def _model(path: Path) -> type[BaseModel] | None:
+    if len(path) == 1:
+        return SECTIONS.get(str(path[0]))
+    field = _field(path)
+    return _inner(field.annotation) if field else None
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, Mapping):
+        return "a map"
+    if isinstance(value, tuple | list):
+        return "a list"
+    return f"text {shown(value)}" if isinstance(value, str) else shown(value)
+
+
+def _either(names: tuple[str, ...]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f" or {quoted[-1]}"

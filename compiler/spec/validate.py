@@ -1,0 +1,165 @@
+"""Validates a tree section by section, so that one fault does not hide the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from dsv41c.compiler.source import Node, Poison, Spans, poisoned, shown, to_data
+from dsv41c.compiler.spec import dims, findings, normalise
+from dsv41c.compiler.spec.models import FORMAT, NAME_PATTERN, OPTIONAL_SECTIONS, SECTIONS, Section, Spec
+from dsv41c.diagnostics import Diagnostic, Sink
+
+_HEADER = ("format", "name")
+MAX_FINDINGS = 200  # of one section: a list of thousands of wrong entries is one fault
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """`spec` is there when every section has the right form; rules between sections may still have findings.
+
+    `sections` are the valid ones by name; `invalid` names those that are wrong or missing. A section in neither
+    (`engram`) is absent from the model.
+    """
+
+    spec: Spec | None
+    sections: Mapping[str, Section]
+    invalid: frozenset[str]
+    spans: Spans
+
+
+def validate(root: Node, sink: Sink) -> Validated:
+    """Validate a merged tree with canonical keys."""
+    if not isinstance(root.value, Mapping):
+        sink.add(_no_map(root))
+        return Validated(None, {}, frozenset(SECTIONS), Spans(root))
+    spans = Spans(root)
+    suppressed = _unknown_sections(root, spans, sink)
+    header = _header(root, spans, sink, suppressed)
+    run = _Run(root, sink, suppressed)
+    for name in SECTIONS:
+        run.section(name)
+    spans = Spans(Node(run.nodes, root.span))
+    for finding in dims.check(run.valid, spans):
+        sink.add(finding)
+    spec = None
+    if header is not None and not run.invalid:
+        spec = Spec.model_validate({"format": FORMAT, "name": header, "engram": None, **run.valid})
+    return Validated(spec, run.valid, frozenset(run.invalid), spans)
+
+
+class _Run:
+    """One pass over the sections; `nodes` is the tree in normal form, for spans."""
+
+    def __init__(self, root: Node, sink: Sink, suppressed: set[str]) -> None:
+        assert isinstance(root.value, Mapping)
+        self.nodes: dict[str, Node] = dict(root.value)
+        self.sink = sink
+        self.suppressed = suppressed
+        self.valid: dict[str, Section] = {}
+        self.invalid: set[str] = set()
+        self.root = root
+        self.counts = normalise.Counts.of(root)
+
+    def section(self, name: str) -> None:
+        """Validate one section, if it is there or has defaults."""
+        before = self._errors()
+        node = self.nodes.get(name)
+        if node is None or (node.value is None and name in OPTIONAL_SECTIONS):
+            if name == "engram":
+                return
+            if name not in OPTIONAL_SECTIONS:
+                self.invalid.add(name)
+                if name not in self.suppressed:
+                    self.sink.add(findings.missing_key((name,), Spans(self.root)))
+                return
+            data: Any = {}
+        elif name == "layers":
+            node = self.nodes[name] = normalise.layers(node, self.counts, self.sink)
+            data = normalise.layers_data(node)
+        else:
+            data = to_data(node)
+        self._judge(name, node, data, before)
+
+    def _errors(self) -> int:
+        return sum(finding.severity == "error" for finding in self.sink)
+
+    def _judge(self, name: str, node: Node | None, data: Any, before: int) -> None:
+        """Validate the data of one section against its model."""
+        if name == "placement" and isinstance(data, dict):
+            data = normalise.placement(data, self.counts)
+        if name == "runtime" and isinstance(data, dict):
+            data = normalise.runtime(data, self.counts)
+        try:
+            section = SECTIONS[name].model_validate(data)
+        except ValidationError as error:
+            self.invalid.add(name)
+            spans = Spans(Node({name: node} if node else {}, self.root.span))
+            self.sink.extend(findings.section_findings(name, error.errors(include_url=False)[:MAX_FINDINGS], spans))
+            return
+        if self._errors() > before or (node is not None and poisoned(node)):
+            self.invalid.add(name)
+            return
+        self.valid[name] = section
+
+
+def _unknown_sections(root: Node, spans: Spans, sink: Sink) -> set[str]:
+    """Report unknown keys at the top; the sections they were most likely meant to be."""
+    assert isinstance(root.value, Mapping)
+    meant = set()
+    for key in root.value:
+        if key not in SECTIONS and key not in _HEADER:
+            finding, suggestion = findings.unknown_key((key,), findings.known_keys(()), spans)
+            sink.add(finding)
+            if suggestion:
+                meant.add(suggestion)
+    return meant
+
+
+def _header(root: Node, spans: Spans, sink: Sink, suppressed: set[str]) -> str | None:
+    """Check `format` and `name`; the name, if both are right."""
+    names: dict[str, Any] = {}
+    for key in _HEADER:
+        node = root.get(key)
+        if node is None:
+            if key not in suppressed:
+                sink.add(_missing_header(key, spans))
+        elif not isinstance(node.value, Poison):
+            names[key] = to_data(node)
+    valid = True
+    if "format" in names and names["format"] != FORMAT:
+        message = f"`format` is {shown(names['format'])}, expected `{FORMAT}`"
+        span = findings.head(spans.value(("format",)))
+        sink.add(Diagnostic("DSV214", message, span, facts=(("read here", FORMAT),), help=f"write `format: {FORMAT}`"))
+        valid = False
+    if "name" in names:
+        valid &= _check_name(names["name"], spans, sink)
+    return names["name"] if valid and len(names) == 2 else None
+
+
+def _check_name(name: object, spans: Spans, sink: Sink) -> bool:
+    span = spans.value(("name",))
+    if not isinstance(name, str):
+        sink.add(findings.wrong_type(("name",), "text", name, span))
+        return False
+    if not re.fullmatch(NAME_PATTERN, name):
+        sink.add(findings.bad_name(name, span))
+        return False
+    return True
+
+
+def _no_map(root: Node) -> Diagnostic:
+    message = f"the spec is {shown(to_data(root))}, expected a map of sections"
+    facts = (("sections", ", ".join(SECTIONS)),)
+    help_text = "write sections, or `extends: toy` to start from a shipped spec"
+    return Diagnostic("DSV203", message, findings.head(root.span), facts=facts, help=help_text)
+
+
+def _missing_header(key: str, spans: Spans) -> Diagnostic:
+    line = f"format: {FORMAT}" if key == "format" else "name: NAME"
+    message = f"the spec has no `{key}`"
+    return Diagnostic("DSV202", message, findings.head(spans.value(())), facts=(("expected", line),), help=f"add `{line}`")
