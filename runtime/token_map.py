@@ -1,9 +1,10 @@
 """Compressed token ids, as the engram hash uses them: tokens that read the same share one.
 
 The rule is the released model's. For each id in order: decode the single id; if that is not whole UTF-8, the key is
-the vocabulary's own string; else normalise the text, and where nothing is left keep it as it was. A compressed id is the
-rank of its key by first appearance. The normaliser is the `tokenizers` one on purpose: it drops all combining marks and
-lowers letter by letter, where Python's own functions differ in a few entries, and one entry moves every row of the tables.
+the vocabulary's own string; else normalise the text, and where nothing is left keep it as it was. A compressed id
+is the rank of its key by first appearance. The normaliser is the `tokenizers` one on purpose: it drops all
+combining marks and lowers letter by letter, where Python's own functions differ in a few entries, and one entry
+moves every row of the tables.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def normaliser() -> Callable[[str], str]:
         normalizers.Strip(),
         normalizers.Replace(_LONE_SPACE, " "),
     ]
-    return normalizers.Sequence(steps).normalize_str  # type: ignore[no-any-return]
+    return normalizers.Sequence(steps).normalize_str
 
 
 def token_keys(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
@@ -40,7 +41,10 @@ def token_keys(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
     keys = []
     for token in range(vocab_size):
         text = tokenizer.decode([token], skip_special_tokens=False)
-        keys.append(tokenizer.id_to_token(token) if _REPLACEMENT in text else normalise(text) or text)
+        if _REPLACEMENT in text:
+            keys.append(tokenizer.id_to_token(token) or text)
+        else:
+            keys.append(normalise(text) or text)
     return keys
 
 

@@ -1,0 +1,130 @@
+"""Write a random checkpoint: whole or not at all, the same bytes for the same plan and seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.synth.layout import ShardPlan, Weight, index_text, plan_shards, plan_weights
+from dsv41c.runtime.synth.tokenizer import tokenizer_files
+from dsv41c.runtime.synth.values import pieces
+from dsv41c.runtime.weights.index import INDEX
+
+DEFAULT_MAX_BYTES = 8 << 30
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SynthReport:
+    """What was written: tensors, their bytes, and shards."""
+
+    path: Path
+    tensors: int
+    bytes: int
+    shards: int
+
+
+def synth(
+    manifest: Manifest,
+    config: Mapping[str, object],
+    out_dir: Path | str,
+    *,
+    seed: int = 0,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    progress: Progress | None = None,
+) -> SynthReport:
+    """Write a random checkpoint in the official layout for a plan: shards, index, config.json and tokenizer.
+
+    `config` is written as config.json; `progress` is told bytes done and in all. `out_dir` must be absent or empty: it
+    appears when everything is written, and nothing stays behind on failure. Raises UserFault: DSV750 (over
+    `max_bytes`), DSV751 (occupied or unwritable), DSV752 (impossible vocabulary), DSV753 (impossible encoding).
+    """
+    out = Path(out_dir)
+    weights = plan_weights(manifest)
+    total = sum(weight.size for weight in weights)
+    if total > max_bytes:
+        text = f"the checkpoint would have {total:,} bytes ({total / 2**30:.1f} GiB), {max_bytes:,} are allowed"
+        facts = (("tensors", f"{_count(weights):,}"),)
+        raise UserFault([Diagnostic("DSV750", text, facts=facts, help="cut the spec down, or raise `--max-bytes`")])
+    shards = plan_shards(weights)
+    files = {
+        INDEX: index_text(shards),
+        "config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
+        **tokenizer_files(manifest),
+    }
+    _check_free(out)
+    try:
+        _write_beside(out, shards, files, seed, progress or (lambda done, total: None))
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise UserFault([_occupied(out, f"cannot be written: {reason}")]) from None
+    return SynthReport(out, _count(weights), total, len(shards))
+
+
+def _count(weights: list[Weight]) -> int:
+    """How many tensors the weights are stored in."""
+    return sum(2 if weight.scale else 1 for weight in weights)
+
+
+def _occupied(out: Path, text: str) -> Diagnostic:
+    return Diagnostic("DSV751", f"`{out}` {text}", Span(str(out)), help="name a folder that is absent or empty")
+
+
+def _check_free(out: Path) -> None:
+    """Raise UserFault unless a folder can be made there without replacing anything."""
+    try:
+        if os.path.lexists(out):
+            if out.is_symlink() or not out.is_dir():
+                raise UserFault([_occupied(out, "is not a folder")])
+            if any(out.iterdir()):
+                raise UserFault([_occupied(out, "is not empty")])
+    except (OSError, ValueError) as error:
+        raise UserFault([_occupied(out, f"cannot be read: {error}")]) from None
+
+
+def _write_beside(out: Path, shards: list[ShardPlan], files: Mapping[str, str], seed: int, progress: Progress) -> None:
+    """Write into a folder next to `out` and move it there when it is whole."""
+    out = out.absolute()
+    parent = out.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=parent))
+    try:
+        total = sum(shard.size for shard in shards)
+        done = 0
+        for shard in shards:
+            for written in _write_shard(beside / shard.file, shard, seed):
+                done += written
+                progress(done, total)
+        for name, text in files.items():
+            (beside / name).write_text(text, encoding="utf-8", newline="\n")
+        mask = os.umask(0)
+        os.umask(mask)
+        beside.chmod(0o777 & ~mask)  # the temporary folder was for its maker alone
+        os.replace(beside, out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _write_shard(path: Path, shard: ShardPlan, seed: int) -> Iterator[int]:
+    """Write one file, each tensor at its place, never more than a piece of one in memory; yields bytes written."""
+    with open(path, "wb") as file:
+        file.write(shard.header)
+        file.truncate(shard.size)
+        yield len(shard.header)
+        for weight in shard.weights:
+            at = [shard.offsets[tensor.name] for tensor in (weight.tensor, weight.scale) if tensor]
+            for piece in pieces(weight, seed):
+                parts = [part.numpy().data for part in piece if part is not None]
+                for place, data in enumerate(parts):
+                    file.seek(at[place])
+                    file.write(data)
+                    at[place] += data.nbytes
+                yield sum(data.nbytes for data in parts)
