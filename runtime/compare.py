@@ -1,8 +1,8 @@
 """Comparing a plan with the reference executor: the first value of a run that leaves its bound.
 
-Each step is compared by itself. The reference starts from the engine's own state before the step, and each region of it
-from the engine's own inputs, so an error does not spread: what is reported first is where it was made. A wrong wiring of
-compiled code shows as well, because the reference wires by the manifest.
+Each step is compared by itself. The reference starts from the engine's own state before the step, and each region of
+it from the engine's own inputs, so an error does not spread: what is reported first is where it was made. A wrong
+wiring of compiled code shows as well, because the reference wires by the manifest.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Comparer:
         self.steps = 0
 
     def feed(self, session: Session, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
-        """Feed tokens as one step, like `Session.feed` with `all_logits`, and compare it. `trace` gets its recording."""
+        """Feed tokens as one step, as `Session.feed` does with `all_logits`, and compare it. `trace` is added to."""
         self.reference.pools.copy_from(self.engine.pools, session.slot)
         start, own = session.length, Trace()
         logits = self.engine.feed(session, ids, all_logits=True, chunk=len(ids), trace=own)

@@ -50,4 +50,6 @@ def _frequencies(entry: ConstantEntry) -> Tensor:
 def _token_map(manifest: Manifest, engram: EngramEntry, checkpoint: Path) -> Tensor:
     """int64 [vocab_size]."""
     tokenizer = load_tokenizer(checkpoint, manifest.model.vocab_size)
-    return torch.as_tensor(token_map(tokenizer, manifest.model.vocab_size), dtype=torch.int64)
+    return torch.as_tensor(
+        token_map(tokenizer, manifest.model.vocab_size, engram.compressed_vocab_size), dtype=torch.int64
+    )

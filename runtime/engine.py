@@ -1,7 +1,8 @@
 """The engine: a plan with its weights and state pools, and the sessions that share them.
 
-Every input is checked before any state is touched, so a refused call leaves all sessions as they were. A step that fails
-half-way for another reason (out of memory, an interrupt, a bug) marks its sessions broken. Not for several threads.
+Every input is checked before any state is touched, so a refused call leaves all sessions as they were. A step that
+fails half-way for another reason (out of memory, an interrupt, a bug) marks its sessions broken. Not for several
+threads.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dsv41c.diagnostics import Diagnostic
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.kernels.step import Step
 from dsv41c.runtime import refusals
@@ -39,9 +41,9 @@ def load_weights(manifest: Manifest, checkpoint: Path | str) -> dict[str, object
 class Engine:
     """Runs sessions of one plan on the CPU.
 
-    `weights` may be given where another engine of the same plan has loaded them already. `debug` (DSV41C_DEBUG): 1 keeps
-    the seconds of each step in `timings`; 2 also fills empty slots with NaN, so that a read of what another session left
-    shows, and checks after each region that state was updated in place and that no NaN came out.
+    `weights` may be given where another engine of the same plan has loaded them already. `debug` (DSV41C_DEBUG): 1
+    keeps the seconds of each step in `timings`; 2 also fills empty slots with NaN, so that a read of what another
+    session left shows, and checks after each region that state was updated in place and that no NaN came out.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Engine:
         sizes = {size for size in plan.manifest.runtime.decode_buckets if 1 <= size <= len(self._free)}
         self.buckets = tuple(sorted(sizes | {1}))
 
-    # --- sessions -------------------------------------------------------------------------------------------------------
+    # --- sessions ---------------------------------------------------------------------------------------------------
 
     @property
     def free_sessions(self) -> int:
@@ -107,10 +109,10 @@ class Engine:
             self.pools.poison(slot)
         self.pools.reset(slot)
 
-    def _unusable(self, session: Session) -> list[refusals.Diagnostic]:
+    def _unusable(self, session: Session) -> list[Diagnostic]:
         return refusals.not_of(self, session) or refusals.broken(session)
 
-    # --- steps ----------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------------------------
 
     def feed(
         self,
@@ -146,8 +148,9 @@ class Engine:
     def decode(self, batch: Batch, *, trace: Trace | None = None) -> dict[Session, Tensor]:
         """Append one token to each of several sessions; f32 logits [V] by session.
 
-        The batch is padded to the next decode bucket with rows of the spare slot; a batch above the largest bucket takes
-        several steps. Raises `UserFault` as `feed` does, with the findings of every session, before anything is touched.
+        The batch is padded to the next decode bucket with rows of the spare slot; a batch above the largest bucket
+        takes several steps. Raises `UserFault` as `feed` does, with the findings of every session, before anything is
+        touched.
         """
         pairs = [(session, refusals.token(token)) for session, token in _pairs(batch)]
         refusals.raise_if(self._batch_faults(pairs))
@@ -158,7 +161,7 @@ class Engine:
             logits.update({session: row[-1].clone() for session, row in zip(sessions, rows, strict=True)})
         return logits
 
-    def _batch_faults(self, pairs: Sequence[tuple[Session, object]]) -> list[refusals.Diagnostic]:
+    def _batch_faults(self, pairs: Sequence[tuple[Session, object]]) -> list[Diagnostic]:
         if not pairs:
             return refusals.not_tokens([], self.manifest, 0)
         faults = refusals.repeated([session for session, _ in pairs])

@@ -1,0 +1,60 @@
+"""Writing results: whole or not at all, and refused before the work where it cannot succeed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from dsv41c.diagnostics import Diagnostic, Span, UserFault
+
+
+def check_writable(paths: list[Path]) -> None:
+    """Raise `UserFault` (DSV865) with a finding for each path that cannot be written."""
+    faults = [fault for path in paths for fault in _findings(path)]
+    if len(set(map(os.path.abspath, paths))) < len(paths):
+        faults.append(_fault(paths[0], "two results would be written to the same file", "name different files"))
+    if faults:
+        raise UserFault(faults)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file by way of a temporary one beside it. Raises `UserFault` (DSV865) where that fails."""
+    from safetensors.torch import save_file
+
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        try:
+            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, name)
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise UserFault([_fault(path, f"cannot be written: {error.strerror or error}", None)]) from None
+
+
+def _umask() -> int:
+    """The process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _findings(path: Path) -> list[Diagnostic]:
+    parent = path.parent
+    if not parent.is_dir():
+        return [_fault(path, f"the folder `{parent}` does not exist", "make it first")]
+    if path.is_dir():
+        return [_fault(path, "is a folder, not a file", "name a file in it")]
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return [_fault(path, f"the folder `{parent}` is not writable", "choose another folder")]
+    return []
+
+
+def _fault(path: Path, message: str, help_text: str | None) -> Diagnostic:
+    return Diagnostic("DSV865", f"`{path.name}`: {message}", Span(str(path)), help=help_text)
