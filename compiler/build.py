@@ -6,6 +6,7 @@ pre-mix, the head with the last FFN's. A read that no layer produces names `KIND
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from dsv41c.compiler.ir import Graph, Op, Scalar, Value
@@ -251,7 +252,7 @@ class _Builder:
         layer: int,
         kind: str,
         reads: dict[str, str],
-        attrs: dict[str, Scalar] | dict[str, int],
+        attrs: Mapping[str, Scalar],
         weights: dict[str, str] | None = None,
     ) -> None:
         """An op of the attention sublayer whose writes are named after its ports."""
@@ -265,7 +266,7 @@ class _Builder:
         layer: int | None,
         reads: dict[str, str],
         writes: dict[str, str],
-        attrs: dict[str, Scalar] | None = None,
+        attrs: Mapping[str, Scalar] | None = None,
         weights: dict[str, str] | None = None,
     ) -> None:
         """Append an op, everything in the catalogue's order."""

@@ -134,7 +134,7 @@ class Graph:
         value = self.values[value_id]
         if value.scope == "step":
             return value_id
-        base, suffix = _split_stage(value_id)
+        base, suffix = split_stage(value_id)
         before = f"{base}.before{suffix}"
         return before if before in self.values else value_id
 
@@ -178,7 +178,7 @@ def _grouped(pairs: Iterable[tuple[str, Op]]) -> dict[str, tuple[Op, ...]]:
     return {key: tuple(ops) for key, ops in groups.items()}
 
 
-def _split_stage(value_id: str) -> tuple[str, str]:
+def split_stage(value_id: str) -> tuple[str, str]:
     """`compress_kv@L20.S1` as its id without, and its stage suffix."""
     match = re.fullmatch(r"(.*?)(\.S\d+)?", value_id)
     assert match is not None

@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from dsv41c.compiler.spec.models import Spec
 
 Shape = tuple[int | str, ...]
+_ELEMENT = {"f32": 4, "bf16": 2, "i64": 8, "bool": 1}
+
+
+def bytes_per_element(dtype: str) -> int:
+    """Bytes of one element of a dtype of the graph."""
+    return _ELEMENT[dtype]
 
 
 class Shapes:
@@ -26,7 +32,7 @@ class Shapes:
 
     def bytes(self, shape: Shape, dtype: str) -> int:
         """Bytes of a value: per token for step values (B = T = 1, the whole context), per session for session state."""
-        total = {"f32": 4, "bf16": 2, "i64": 8, "bool": 1}[dtype]
+        total = bytes_per_element(dtype)
         for size in shape:
             total *= self._size(size)
         return total

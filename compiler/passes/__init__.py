@@ -1,1 +1,68 @@
-"""(to come)"""
+"""The passes from a checked graph to one that can be lowered, and the runner that can dump and verify between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsv41c.compiler.passes.liveness import liveness
+from dsv41c.compiler.passes.order import order
+from dsv41c.compiler.passes.place import place
+from dsv41c.compiler.passes.program import Lifetime, Program, Region, Transfer
+from dsv41c.compiler.passes.segment import segment
+from dsv41c.compiler.passes.transfers import transfers
+
+__all__ = ["PIPELINE", "Lifetime", "Pass", "Program", "Region", "Transfer", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One step: takes a program, returns a new one. `needs` names what earlier passes must have given."""
+
+    name: str
+    run: Callable[[Program], Program]
+    needs: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+
+
+PIPELINE: tuple[Pass, ...] = (
+    Pass("place", place, gives=("stages",)),
+    Pass("transfers", transfers, needs=("stages",), gives=("transfers",)),
+    Pass("order", order, needs=("transfers",), gives=("order",)),
+    Pass("liveness", liveness, needs=("order",), gives=("lifetimes",)),
+    Pass("segment", segment, needs=("order",), gives=("regions",)),
+)
+
+
+def run(
+    program: Program,
+    *,
+    pipeline: tuple[Pass, ...] = PIPELINE,
+    dump: Path | None = None,
+    verify: bool | None = None,
+) -> Program:
+    """Run the passes in order.
+
+    `dump` names a folder that gets `NN-name.txt` after each pass. `verify` runs the graph checks after each pass; where
+    it is None the variable DSV41C_VERIFY decides. A graph that a pass broke is our bug, not the user's: `ValueError`.
+    """
+    checking = os.environ.get("DSV41C_VERIFY") == "1" if verify is None else verify
+    for number, step in enumerate(pipeline, start=1):
+        program = step.run(program)
+        if dump is not None:
+            dump.mkdir(parents=True, exist_ok=True)
+            (dump / f"{number:02d}-{step.name}.txt").write_text(str(program), encoding="utf-8")
+        if checking:
+            _verify(program, step.name)
+    return program
+
+
+def _verify(program: Program, name: str) -> None:
+    from dsv41c.compiler.checks import check_graph
+    from dsv41c.diagnostics import has_errors
+
+    findings = tuple(check_graph(program.graph))
+    if has_errors(findings):
+        raise ValueError(f"pass {name} broke the graph: " + "; ".join(f"{d.code}: {d.message}" for d in findings))

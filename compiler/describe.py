@@ -1,0 +1,221 @@
+"""The words of a plan: what the comment above a function says, and the tables of the README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+from dsv41c import __version__
+from dsv41c.compiler.code import function, shown
+from dsv41c.compiler.ir import Op, layer_of, split_stage
+from dsv41c.compiler.passes import Program, Region
+from dsv41c.compiler.plan_model import BoundaryModel, PlanModel, StageModel, StateModel
+from dsv41c.kernels.catalog import STATE_KINDS
+
+_SHARED = ("compress_kv", "index_k", "topk", "candidates")
+
+
+def plan_model(program: Program, spec_sha256: str) -> PlanModel:
+    """Everything the templates see."""
+    spec = program.spec
+    numerics, runtime = spec.numerics, spec.runtime
+    return PlanModel(
+        name=shown(spec.name),
+        tool=__version__,
+        numerics=f"Computes in {numerics.compute}, activation_quant {numerics.activation_quant}, "
+        f"kv_cache {numerics.kv_cache}",
+        limits=f"Holds {counted(runtime.max_sessions, 'session')} of up to {runtime.max_context:,} tokens; prompts are "
+        f"fed in chunks of up to {runtime.prefill_chunk}",
+        capture=f"`runtime.capture` is {runtime.capture_text}",
+        stages=tuple(_stages(program, spec_sha256)),
+        boundaries=tuple(_boundaries(program)),
+        states=tuple(_states(program)),
+        devices=", ".join(dict.fromkeys(program.devices)),
+    )
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def summary(program: Program, region: Region) -> str:
+    """What a region is: `layers[24]: ratio 1, index source, reads compress_kv@L20, index_k@L20, candidates@L20`."""
+    ops = [program.graph.by_id[op] for op in region.ops]
+    if ops[0].layer is not None:
+        return f"layers[{ops[0].layer}]: {', '.join(_roles(ops, ops[0].layer))}"
+    texts = {"embed": "token embedding", "engram_ids": "n-gram hash ids", "head": "final collapse, norm and logits"}
+    said = [texts[op.kind] for op in ops if op.kind in texts]
+    return f"{region.function}: {' and '.join(said)}"
+
+
+def headline(program: Program, region: Region) -> str:
+    """What a region does, in order: `Layer 4: engram, selection by the keys of layer 2, attention, experts.`"""
+    ops = [program.graph.by_id[op] for op in region.ops]
+    if ops[0].layer is None:
+        doing = {
+            "embed": "Embed the tokens",
+            "engram_ids": "Hash the n-grams of the tokens",
+            "head": "Turn the streams into logits",
+        }
+        said = [doing[op.kind] for op in ops if op.kind in doing]
+        return " and ".join([said[0], *(words[0].lower() + words[1:] for words in said[1:])]) + "."
+    return f"Layer {ops[0].layer}: {', '.join(_parts(ops, ops[0].layer))}."
+
+
+def _parts(ops: Sequence[Op], layer: int) -> Iterable[str]:
+    kinds = {op.kind: op for op in ops}
+    if "engram_rows" in kinds:
+        yield "engram"
+    if "compress" in kinds:
+        yield "KV and keys" if "index_keys" in kinds else "KV"
+    if "index_score" in kinds:
+        keys = layer_of(kinds["index_score"].read("index_k") or "")
+        inside = " in the candidate blocks" if kinds["index_score"].read("candidates") else ""
+        whose = "own" if keys == layer else f"layer {keys}'s"
+        yield f"selection by {whose} keys{inside}"
+    if "select_candidates" in kinds:
+        yield "candidate blocks"
+    topk = kinds["attend"].read("topk")
+    if topk is None:
+        yield "attention to the window"
+    else:
+        whose = "" if layer_of(topk) == layer else f"layer {layer_of(topk)}'s "
+        yield f"attention to window and {whose}selection"
+    yield "experts"
+
+
+def _roles(ops: Sequence[Op], layer: int) -> Iterable[str]:
+    kinds = {op.kind for op in ops}
+    ratio = next(op.attr("ratio") for op in ops if op.kind == "attend")
+    yield f"ratio {ratio}" if ratio else "window only"
+    words = {
+        "compress": "KV source",
+        "select_topk": "index source",
+        "select_candidates": "candidate source",
+        "engram_rows": "engram",
+    }
+    yield from (word for kind, word in words.items() if kind in kinds)
+    others = sorted({layer_of(value) or 0 for op in ops for value in op.read_ids if _from_afar(value, layer)})
+    if others:
+        yield f"reads layer{'s' if len(others) > 1 else ''} {' and '.join(map(str, others))}"
+
+
+def _from_afar(value: str, layer: int) -> bool:
+    return value.partition("@")[0] in _SHARED and layer_of(value) != layer
+
+
+# --- stages ---------------------------------------------------------------------------------------------------------
+
+
+def _stages(program: Program, spec_sha256: str) -> Iterable[StageModel]:
+    begin, name = 0, shown(program.spec.name)
+    live, state = _live_bytes(program), _state_bytes(program)
+    for index, (device, end) in enumerate(zip(program.devices, program.spec.placement.layer_ends, strict=True)):
+        layers = f"{begin} to {end - 1}" if end - begin > 1 else f"{begin}"
+        word = "layers" if end - begin > 1 else "layer"
+        yield StageModel(
+            file=f"stage_{index}.py",
+            title=f"Stage {index} of plan {name}: {word} {layers} on {device}.",
+            generated=(f"Generated by dsv41c {__version__} from spec.yaml (sha256 {spec_sha256[:16]}).",),
+            functions=tuple(
+                function(program.graph, region, summary(program, region), headline(program, region))
+                for region in program.regions
+                if region.stage == index
+            ),
+            index=index,
+            device=device,
+            layers=layers,
+            state_bytes=size(state.get(index, 0)),
+            live_bytes=size(live.get(index, 0)),
+        )
+        begin = end
+
+
+def _state_bytes(program: Program) -> dict[int, int]:
+    """Bytes of session state a session, by stage: each storage once, where it lies."""
+    graph = program.graph
+    storages = dict.fromkeys(graph.storage(value.id) for value in graph.values.values() if value.scope == "session")
+    total: dict[int, int] = {}
+    for storage in storages:
+        stage = graph.values[storage].stage
+        total[stage] = total.get(stage, 0) + program.lifetimes[storage].bytes
+    return total
+
+
+def _live_bytes(program: Program) -> dict[int, int]:
+    """By stage, the most bytes of step values that are alive at one time, for one token."""
+    changes: dict[int, dict[int, int]] = {}
+    for value in program.graph.values.values():
+        if value.scope == "step":
+            life = program.lifetimes[value.id]
+            at = changes.setdefault(value.stage, {})
+            at[life.first] = at.get(life.first, 0) + life.bytes
+            at[life.last + 1] = at.get(life.last + 1, 0) - life.bytes
+    return {stage: max(accumulate(at[position] for position in sorted(at))) for stage, at in changes.items()}
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _boundaries(program: Program) -> Iterable[BoundaryModel]:
+    for transfer in program.transfers:
+        readers = [op for op in program.graph.readers(transfer.arrives_as)]
+        yield BoundaryModel(
+            stages=f"{transfer.from_stage} -> {transfer.to_stage}",
+            value=split_stage(transfer.value)[0],
+            how=transfer.how,
+            bytes_per_token=f"{transfer.bytes_per_token:,g}",
+            readers=_readers(readers),
+        )
+
+
+def _readers(readers: Sequence[Op]) -> str:
+    """`layers 30-39; passed on`: who reads what arrived."""
+    layers = sorted({op.layer for op in readers if op.layer is not None})
+    words = [f"layer{'s' if len(layers) > 1 else ''} {ranges(layers)}"] if layers else []
+    words += dict.fromkeys(
+        "passed on" if op.kind in ("transfer", "mirror") else op.kind.replace("_", " ")
+        for op in readers
+        if op.layer is None
+    )
+    return "; ".join(words)
+
+
+def _states(program: Program) -> Iterable[StateModel]:
+    graph = program.graph
+    kept: dict[str, list[str]] = {}
+    for value in dict.fromkeys(graph.storage(value.id) for value in graph.values.values() if value.scope == "session"):
+        kept.setdefault(graph.values[value].kind, []).append(value)
+    for kind, values in kept.items():
+        layers = sorted({layer for value in values if (layer := layer_of(value)) is not None})
+        total = sum(program.lifetimes[value].bytes for value in values)
+        yield StateModel(kind, STATE_KINDS[kind].meaning, ranges(layers) or "the whole model", size(total))
+
+
+# --- numbers as text ------------------------------------------------------------------------------------------------
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers with runs folded: `2, 8, 30-39`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def counted(number: int, word: str) -> str:
+    """`1 session`, `4 sessions`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+_UNITS: Mapping[str, int] = {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
+
+
+def size(count: int) -> str:
+    """Bytes for a person: `36.2 MiB`."""
+    for unit, scale in _UNITS.items():
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"
