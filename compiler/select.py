@@ -245,3 +245,12 @@ def readers(graph: Graph, value: str) -> tuple[Op, ...]:
                 found[op.id] = op
                 waiting += op.write_ids if op.kind in COPIES else ()
     return tuple(found.values())
+
+
+def original(graph: Graph, value: str) -> str:
+    """The value that a copy on another device is a copy of; any other value itself."""
+    producer = graph.producer(value)
+    while producer is not None and producer.kind in COPIES:
+        value = producer.read_ids[0]
+        producer = graph.producer(value)
+    return value

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dsv41c.compiler.ir import Graph, Op
-from dsv41c.compiler.select import COPIES, Selection
+from dsv41c.compiler.select import COPIES, Selection, original
 from dsv41c.diagnostics import Span
 
 Level = Literal["layer", "op"]
@@ -119,15 +119,6 @@ def _shown_groups(graph: Graph, selection: Selection | None, groups: dict[str, l
     ops = {group_of(graph.by_id[op]) for op in selection.shown_ops}
     producers = {group_of(op) for value in selection.shown_values for op in _origins(graph, value)}
     return (ops | producers) & groups.keys()
-
-
-def original(graph: Graph, value: str) -> str:
-    """The value that a copy on another device is a copy of; any other value itself."""
-    producer = graph.producer(value)
-    while producer is not None and producer.kind in COPIES:
-        value = producer.read_ids[0]
-        producer = graph.producer(value)
-    return value
 
 
 def _origins(graph: Graph, value: str) -> tuple[Op, ...]:

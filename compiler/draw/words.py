@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dsv41c.compiler.ir import Graph, Op
-from dsv41c.compiler.select import COPIES, Part, Selection, readers
+from dsv41c.compiler.select import COPIES, Part, Selection, original, readers
 
 MAX_LINES = 24
 
@@ -42,7 +42,7 @@ def value_sentence(graph: Graph, value: str, devices: Sequence[str] = ()) -> str
     producer = graph.producer(value)
     where = f" on {devices[graph.values[value].stage]}" if len(set(devices)) > 1 else ""
     if producer is not None and producer.kind in COPIES:
-        written = f"copy of {producer.read_ids[0]}{where}"
+        written = f"copy of {original(graph, value)}{where}"
     elif producer is not None:
         written = f"written by {who([producer])}{where}"
     elif graph.values[value].scope == "session":
