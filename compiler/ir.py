@@ -210,13 +210,14 @@ _ATTR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^,]+)')
 def parse(text: str, file: str = "<graph>") -> Graph:
     """A graph from its text form. Raises `UserFault` (DSV111) naming the line that is not of that form."""
     lines = text.splitlines()
-    head = re.fullmatch(rf"{re.escape(FORMAT)} (\"(?:[^\"\\]|\\.)*\")", lines[0]) if lines else None
+    first = next((index for index, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    head = re.fullmatch(rf"{re.escape(FORMAT)} (\"(?:[^\"\\]|\\.)*\")", "".join(lines[first : first + 1]))
     if head is None:
-        raise UserFault([_unreadable(file, 1, f'the first line is not `{FORMAT} "name"`')])
+        raise UserFault([_unreadable(file, first + 1, f'the first line is not `{FORMAT} "name"`')])
     inputs: list[Value] = []
     ops: list[Op] = []
     written: list[Value] = []
-    for number, line in enumerate(lines[1:], start=2):
+    for number, line in enumerate(lines[first + 1 :], start=first + 2):
         if not line.strip() or line.startswith("#"):
             continue
         try:
