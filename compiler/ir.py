@@ -208,7 +208,7 @@ _ATTR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^,]+)')
 
 
 def parse(text: str, file: str = "<graph>") -> Graph:
-    """A graph from its text form. Raises `UserFault` (DSV111) naming the line that is not of that form."""
+    """A graph from its text form. Raises `UserFault` (DSV130) naming the line that is not of that form."""
     lines = text.splitlines()
     first = next((index for index, line in enumerate(lines) if not line.startswith("#")), len(lines))
     head = re.fullmatch(rf"{re.escape(FORMAT)} (\"(?:[^\"\\]|\\.)*\")", "".join(lines[first : first + 1]))
@@ -236,7 +236,7 @@ def parse(text: str, file: str = "<graph>") -> Graph:
 
 def _unreadable(file: str, line: int, message: str) -> Diagnostic:
     help_text = "print a graph with `dsv41c graph SPEC --format text` and keep its form"
-    return Diagnostic("DSV111", message, Span(file, line, 1), help=help_text)
+    return Diagnostic("DSV130", message, Span(file, line, 1), help=help_text)
 
 
 def _place(match: re.Match[str]) -> Span:

@@ -65,7 +65,7 @@ def test_a_text_of_another_form_is_refused_with_its_line(old: str, new: str) -> 
     with pytest.raises(UserFault) as fault:
         parse(TEXT.replace(old, new, 1), "g.txt")
     (diagnostic,) = fault.value.diagnostics
-    assert diagnostic.code == "DSV111" and diagnostic.span is not None and diagnostic.span.file == "g.txt"
+    assert diagnostic.code == "DSV130" and diagnostic.span is not None and diagnostic.span.file == "g.txt"
 
 
 @settings(max_examples=200, deadline=None)
@@ -74,7 +74,7 @@ def test_no_text_gives_an_exception(position: int, inserted: str) -> None:
     try:
         parse(TEXT[:position] + inserted + TEXT[position + len(inserted) :])
     except UserFault as fault:
-        assert fault.diagnostics[0].code == "DSV111"
+        assert fault.diagnostics[0].code == "DSV130"
 
 
 def test_layer_of() -> None:

@@ -170,4 +170,12 @@ CODES: tuple[Code, ...] = (
         bad="# nothing here\n",
         good="extends: toy\n",
     ),
+    Code(
+        "DSV130",
+        "graph-text-unreadable",
+        "error",
+        "the text form of a graph has a line that is neither an input nor an op",
+        "`dsv41c graph SPEC --format text` prints a graph with one line an input or op, after a first line that names the "
+        "format. The line named here is not of that form, or uses a kind of op or value that does not exist.",
+    ),
 )
