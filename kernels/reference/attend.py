@@ -11,7 +11,6 @@ from dsv41c.kernels.reference.window import rows_before
 from dsv41c.kernels.step import Step
 
 _GATHER_ELEMENTS = 1 << 24  # elements of gathered rows held at once: 64 MiB of f32
-_LONGEST_BLOCK = 128  # queries at once: the window's scores grow with its square
 
 
 def attend(
@@ -37,55 +36,42 @@ def attend(
     """
     batch, tokens, _, channels = query.shape
     before, exists = rows_before(step, window_kv, window)
-    rows = torch.cat([before.to(query.dtype), window_rows], dim=1)  # row i stands at position start - (W-1) + i
-    exists = torch.cat([exists, exists.new_ones(batch, tokens)], dim=1)
-    selected = 0 if topk is None else topk.shape[2]
-    block = min(_LONGEST_BLOCK, max(1, _GATHER_ELEMENTS // (batch * channels * max(1, selected))))
-    visible = visible_groups(step, tokens, ratio) if selected else None
+    # Row i stands at position start - (W-1) + i, so query t sees rows t to t+W-1. Views: nothing is copied yet.
+    near = torch.cat([before.to(query.dtype), window_rows], dim=1).unfold(1, window, 1).transpose(2, 3)
+    near_there = torch.cat([exists, exists.new_ones(batch, tokens)], dim=1).unfold(1, window, 1)
+    selected = 0
+    if topk is not None:
+        selected = topk.shape[2]
+        topk = topk.masked_fill(topk >= visible_groups(step, tokens, ratio)[..., None], -1)
+    block = max(1, _GATHER_ELEMENTS // (batch * channels * (window + selected)))
     parts = []
     for start in range(0, tokens, block):
-        end = min(start + block, tokens)
-        reach = slice(start, end + window - 1)
-        near = _in_window(end - start, window, query.device) & exists[:, None, reach]
-        sources = [(rows[:, None, reach], near)]
-        if compress_kv is not None and topk is not None and visible is not None:
-            sources.append(_groups(step, compress_kv, topk[:, start:end], visible[:, start:end]))
-        parts.append(_softmax_with_sink(query[:, start:end], sources, sink))
+        part = slice(start, start + block)
+        rows, there = near[:, part], near_there[:, part]
+        if topk is not None and compress_kv is not None:
+            far, far_there = _groups(step, compress_kv, topk[:, part])
+            rows, there = torch.cat([rows, far], dim=2), torch.cat([there, far_there], dim=2)
+        parts.append(_softmax_with_sink(query[:, part], rows.to(torch.float32), there, sink))
     return apply_rope(torch.cat(parts, dim=1), step.token_positions(tokens), rope, rope_dim, undo=True)
 
 
-def _in_window(queries: int, window: int, device: torch.device) -> Tensor:
-    """Which of queries + window - 1 consecutive rows each query's window holds, bool [queries, rows]."""
-    row = torch.arange(queries + window - 1, device=device)
-    first = torch.arange(queries, device=device)[:, None]
-    return (row >= first) & (row < first + window)
-
-
-def _groups(step: Step, compress_kv: Tensor, topk: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+def _groups(step: Step, compress_kv: Tensor, topk: Tensor) -> tuple[Tensor, Tensor]:
     """The selected rows [B, Q, K, C], zero where none is selected, and which are there, bool [B, Q, K]."""
-    there = (topk >= 0) & (topk < visible[..., None])
+    there = topk >= 0
     rows = compress_kv[step.slots[:, None, None], topk.clamp(min=0)]
     return rows.masked_fill(~there[..., None], 0), there
 
 
-def _softmax_with_sink(query: Tensor, sources: list[tuple[Tensor, Tensor]], sink: Tensor) -> Tensor:
-    """One softmax over several sources of rows [B, 1 or Q, K, C] with masks [B, Q, K]; [B, Q, H, C] as the query.
+def _softmax_with_sink(query: Tensor, rows: Tensor, there: Tensor, sink: Tensor) -> Tensor:
+    """Attention of each query [B, Q, H, C] to its rows f32 [B, Q, K, C] where `there`, bool [B, Q, K]; as the query.
 
     Scores, maximum and denominator are f32. The maximum leaves the sink out, and the exponentials are rounded to the
     query's dtype before they meet the values but not in the denominator: so does the release in bf16.
     """
-    wide = query.to(torch.float32)
-    scale = query.shape[-1] ** -0.5
-    scores = []
-    for rows, there in sources:
-        dots = torch.matmul(wide, rows.to(torch.float32).transpose(-1, -2)) * scale
-        scores.append(dots.masked_fill(~there[:, :, None], float("-inf")))
-    largest = torch.cat([score.amax(-1, keepdim=True) for score in scores], dim=-1).amax(-1, keepdim=True)
+    score = torch.matmul(query.to(torch.float32), rows.transpose(-1, -2)) * query.shape[-1] ** -0.5
+    score = score.masked_fill(~there[:, :, None], float("-inf"))
+    largest = score.amax(-1, keepdim=True)
     largest = torch.where(largest == float("-inf"), sink[:, None], largest)  # nothing to see: 0 / 1
-    denominator = torch.exp(sink[:, None] - largest)
-    out = torch.zeros_like(wide)
-    for (rows, _), score in zip(sources, scores, strict=True):
-        weight = torch.exp(score - largest)
-        denominator = denominator + weight.sum(-1, keepdim=True)
-        out = out + torch.matmul(weight.to(query.dtype).to(torch.float32), rows.to(torch.float32))
-    return (out / denominator).to(query.dtype)
+    weight = torch.exp(score - largest)
+    denominator = weight.sum(-1, keepdim=True) + torch.exp(sink[:, None] - largest)
+    return (torch.matmul(weight.to(query.dtype).to(torch.float32), rows) / denominator).to(query.dtype)
