@@ -1,0 +1,89 @@
+"""Checks of the engram: layers, tables and hash constants agree."""
+
+from __future__ import annotations
+
+from dsv41c.compiler.checks.ledger import Ledger, listed
+from dsv41c.compiler.checks.view import View
+from dsv41c.compiler.checks.words import layers as layers_text
+from dsv41c.compiler.engram_hash import MAX_BUCKETS, columns, derivable, hash_constants
+from dsv41c.diagnostics import Diagnostic, Label
+
+_LIST = "engram_layers"
+_ROWS = "num_embeddings"
+
+
+def engram_without_part(view: View, ledger: Ledger) -> None:
+    """Engram layers need an engram section, and the other way round."""
+    if view.layers is None or "engram" in view.loaded.invalid:
+        return
+    wanted = view.layers.engram_layers
+    if wanted and view.engram is None:
+        message = f"{layers_text(wanted)} have an engram, and the spec has no `engram` section"
+        if len(wanted) == 1:
+            message = message.replace("have", "has", 1)
+        facts = (("layers.engram_layers", str(list(wanted[:12]))),)
+        way_out = "add an `engram` section, or leave out `engram_layers`"
+        place = view.place("layers", _LIST)
+        ledger.report(Diagnostic("DSV306", message, place, facts=facts, help=way_out), [listed(_LIST), listed(_ROWS)])
+    elif not wanted and view.engram is not None:
+        message = "the spec has an `engram` section, and no layer has an engram"
+        facts = (("layers.engram_layers", "[]"),)
+        way_out = "name the layers in `layers.engram_layers`, or write `engram: null`"
+        span = view.loaded.spans.key(("engram",))
+        ledger.report(Diagnostic("DSV306", message, span, facts=facts, help=way_out), [listed(_LIST), listed(_ROWS)])
+
+
+def engram_lists_disagree(view: View, ledger: Ledger) -> None:
+    """Every engram layer has the rows of its table."""
+    if view.layers is None or view.engram is None or not ledger.sound(listed(_LIST), listed(_ROWS)):
+        return
+    wanted, given = len(view.layers.engram_layers), len(view.engram.num_embeddings)
+    if wanted == given:
+        return
+    message = f"`num_embeddings` has {given} entries, `engram_layers` has {wanted}"
+    labels = (Label(view.place("layers", _LIST), f"{wanted} engram layers"),)
+    facts = (("layers.engram_layers", str(list(view.layers.engram_layers[:12]))),)
+    way_out = "give the rows of each engram layer's table, in the order of `engram_layers`"
+    place = view.place("engram", _ROWS)
+    ledger.report(Diagnostic("DSV305", message, place, labels, facts, way_out), [listed(_ROWS)])
+
+
+def rows_differ(view: View, ledger: Ledger) -> None:
+    """A table holds exactly the buckets that the hash can reach: its rows are the sum of its bucket primes."""
+    if view.layers is None or view.engram is None or not ledger.sound(listed(_LIST), listed(_ROWS)):
+        return
+    engram, engram_layers = view.engram, view.layers.engram_layers
+    if not derivable(engram, len(engram_layers)):
+        count = columns(engram) * len(engram_layers)
+        message = f"the engram has {count} hash buckets, more than the {MAX_BUCKETS} that are derived"
+        facts = (
+            ("engram.max_ngram_size", str(engram.max_ngram_size)),
+            ("engram.n_heads", str(engram.n_heads)),
+            ("engram layers", str(len(engram_layers))),
+        )
+        way_out = "use fewer heads, n-gram sizes or engram layers"
+        place = view.loaded.spans.key(("engram",))
+        ledger.report(Diagnostic("DSV308", message, place, facts=facts, help=way_out))
+        return
+    constants = hash_constants(engram, engram_layers)
+    wrong = [index for index, layer in enumerate(constants) if layer.rows != engram.num_embeddings[index]]
+    if not wrong:
+        return
+    expected = [layer.rows for layer in constants]
+    first = wrong[0]
+    message = (
+        f"the table of layer {engram_layers[first]} has {engram.num_embeddings[first]} rows, "
+        f"its bucket primes add up to {expected[first]}"
+    )
+    if len(wrong) > 1:
+        message += f" (and {len(wrong) - 1} more {'table differs' if len(wrong) == 2 else 'tables differ'})"
+    facts = (
+        (f"engram.num_embeddings[{first}]", str(engram.num_embeddings[first])),
+        ("engram.vocab_size", str(engram.vocab_size)),
+        ("primes of the layer", f"{constants[first].primes[0]} to {constants[first].primes[-1]}, {columns(engram)} of them"),
+    )
+    shown = ", ".join(map(str, expected[:16])) + (", …" if len(expected) > 16 else "")
+    way_out = f"write `num_embeddings: [{shown}]`, or mend `vocab_size`, `n_heads` or `max_ngram_size`"
+    place = view.place("engram", _ROWS, first)
+    labels = (Label(view.place("engram", "vocab_size"), "primes are searched from here"),)
+    ledger.report(Diagnostic("DSV307", message, place, labels, facts, way_out))

@@ -1,0 +1,105 @@
+"""Checks of the layer map's lists by themselves: in range, once, in order, on layers that have a compressed branch."""
+
+from __future__ import annotations
+
+from dsv41c.compiler.checks.ledger import Ledger, listed
+from dsv41c.compiler.checks.view import LAYER_LISTS, View
+from dsv41c.diagnostics import Diagnostic, Label, Span
+
+_SOURCES = {"kv_source_layers": "KV source", "index_source_layers": "index source"}
+_CANDIDATE = "candidate_source_layer"
+
+
+def out_of_range(view: View, ledger: Ledger) -> None:
+    """Every layer that is named exists."""
+    if view.model is None or view.layers is None:
+        return
+    last = view.model.n_layers - 1
+    named = [(name, index, layer) for name in LAYER_LISTS for index, layer in view.entries(name)]
+    for name, index, layer in named:
+        if not 0 <= layer <= last:
+            _beyond(view, ledger, name, f"layers.{name}[{index}]", view.place("layers", name, index), layer)
+    candidate = view.layers.candidate_source_layer
+    if candidate is not None and not 0 <= candidate <= last:
+        _beyond(view, ledger, _CANDIDATE, f"layers.{_CANDIDATE}", view.place("layers", _CANDIDATE), candidate)
+
+
+def _beyond(view: View, ledger: Ledger, name: str, key: str, place: Span, layer: int) -> None:
+    assert view.model is not None
+    last = view.model.n_layers - 1
+    message = f"`{name}` names layer {layer}, the backbone has layers 0 to {last}"
+    facts = ((key, str(layer)), ("model.n_layers", str(view.model.n_layers)))
+    way_out = f"name a layer from 0 to {last}; layers are zero-based" if layer > last else f"name a layer from 0 to {last}"
+    ledger.report(Diagnostic("DSV301", message, place, facts=facts, help=way_out), [listed(name)])
+
+
+def repeated(view: View, ledger: Ledger) -> None:
+    """No list names a layer twice."""
+    for name in LAYER_LISTS:
+        first: dict[int, int] = {}
+        for index, layer in view.entries(name):
+            if first.setdefault(layer, index) == index:
+                continue
+            message = f"`{name}` names layer {layer} twice"
+            labels = (Label(view.place("layers", name, first[layer]), "named here first"),)
+            facts = ((f"layers.{name}[{first[layer]}]", str(layer)), (f"layers.{name}[{index}]", str(layer)))
+            way_out = "remove one of the two, or name the layer that was meant"
+            place = view.place("layers", name, index)
+            ledger.report(Diagnostic("DSV302", message, place, labels, facts, way_out), [listed(name)])
+
+
+def unsorted(view: View, ledger: Ledger) -> None:
+    """Every list is ascending; judged on entries that are in range, not repeated and not on a ratio-0 layer."""
+    layer_map = view.layer_map
+    if layer_map is None:
+        return
+    for name in LAYER_LISTS:
+        seen: set[int] = set()
+        highest = (-1, -1)
+        for index, layer in view.entries(name):
+            branch = 0 <= layer < len(layer_map.ratios) and (name not in _SOURCES or layer_map.ratios[layer] > 0)
+            if not branch or layer in seen:
+                continue
+            seen.add(layer)
+            if layer > highest[1]:
+                highest = (index, layer)
+                continue
+            _disorder(view, ledger, name, (index, layer), highest)
+            break
+
+
+def _disorder(view: View, ledger: Ledger, name: str, entry: tuple[int, int], before: tuple[int, int]) -> None:
+    message = f"`{name}` is not ascending: layer {entry[1]} comes after layer {before[1]}"
+    labels = (Label(view.place("layers", name, before[0]), f"layer {before[1]}"),)
+    facts = tuple((f"layers.{name}[{index}]", str(layer)) for index, layer in (before, entry))
+    way_out = "write the layers in ascending order"
+    if name == "engram_layers":
+        way_out += ", and `engram.num_embeddings` with them"
+    place = view.place("layers", name, entry[0])
+    ledger.report(Diagnostic("DSV303", message, place, labels, facts, way_out))
+
+
+def source_without_branch(view: View, ledger: Ledger) -> None:
+    """A source sits on a layer with a compressed branch; one finding a layer, whatever lists it is in."""
+    layer_map, layers = view.layer_map, view.layers
+    if layer_map is None or layers is None:
+        return
+    places: dict[int, dict[str, Span]] = {}
+    for name in _SOURCES:
+        for index, layer in view.entries(name):
+            places.setdefault(layer, {}).setdefault(name, view.place("layers", name, index))
+    if layers.candidate_source_layer is not None:
+        places.setdefault(layers.candidate_source_layer, {})[_CANDIDATE] = view.place("layers", _CANDIDATE)
+    roles = {**_SOURCES, _CANDIDATE: "candidate source"}
+    for layer, named in sorted(places.items()):
+        if not 0 <= layer < len(layer_map.ratios) or layer_map.ratios[layer] > 0:
+            continue
+        role = " and ".join(roles[name] for name in named)
+        message = f"layer {layer} is a {role} and has ratio 0, which means no compressed branch"
+        first, *others = named.items()
+        labels = [Label(place, f"also in `{name}`") for name, place in others]
+        labels.append(Label(view.place("layers", "compress_ratios", layer), f"ratio of layer {layer}"))
+        lists = " and ".join(f"`{name}`" for name in named)
+        way_out = f"give layer {layer} a ratio of 1 or more, or take it out of {lists}"
+        facts = ((f"layers.compress_ratios[{layer}]", "0"),)
+        ledger.report(Diagnostic("DSV304", message, first[1], tuple(labels), facts, way_out), map(listed, named))

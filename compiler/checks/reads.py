@@ -1,0 +1,64 @@
+"""Checks of `layers.reads`: reads that the spec names itself must name an existing maker, at or before the reader."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from dsv41c.compiler.checks.flow import Flow
+from dsv41c.compiler.checks.ledger import Ledger, listed, read
+from dsv41c.compiler.checks.view import View
+from dsv41c.compiler.checks.words import SOURCE, STATE, either
+from dsv41c.diagnostics import Diagnostic, Label
+
+_READERS = {
+    "compress_kv": "layers with a ratio of 1 or more read it",
+    "topk": "layers with a ratio of 1 or more read it",
+    "index_k": "index sources read it",
+    "candidates": "index sources after the candidate source read it",
+}
+
+
+def named_reads(view: View, ledger: Ledger) -> None:
+    """Every read of `layers.reads` is one that its layer makes, of a layer that makes what is read, in time."""
+    flow, layers = view.flow, view.layers
+    if flow is None or layers is None:
+        return
+    for layer, kinds in sorted(layers.reads.items()):
+        if layer not in flow.ratios:
+            message = f"`layers.reads` names layer {layer}, the backbone has layers 0 to {len(flow.ratios) - 1}"
+            place = view.loaded.spans.key(("layers", "reads", layer))
+            facts = (("model.n_layers", str(len(flow.ratios))),)
+            ledger.report(Diagnostic("DSV301", message, place, facts=facts, help="name a layer that exists"))
+            continue
+        for kind, source in kinds.items():
+            _named_read(view, flow, ledger, layer, kind, source)
+
+
+def _named_read(view: View, flow: Flow, ledger: Ledger, layer: int, kind: str, source: int) -> None:
+    place = view.place("layers", "reads", layer, kind)
+    facts = ((f"layers.reads[{layer}].{kind}", str(source)), (f"layers.compress_ratios[{layer}]", str(flow.ratios[layer])))
+    if layer not in flow.reads[kind]:
+        if kind in ("index_k", "candidates") and not ledger.sound(listed("index_source_layers")):
+            return
+        message = f"`layers.reads` gives layer {layer} a source of {STATE[kind]}, which it does not read"
+        label = Label(view.place("layers", "compress_ratios", layer), f"ratio of layer {layer}")
+        way_out = f"remove `{kind}` here; {_READERS[kind]}"
+        ledger.report(Diagnostic("DSV413", message, place, (label,), facts, way_out))
+        return
+    spoils = [read(kind, layer)]
+    strictly = kind == "candidates"
+    if source > layer or (strictly and source == layer):
+        message = f"layer {layer} reads `{kind}@L{source}`, which is made after the read"
+        way_out = _way_out(flow, kind, layer)
+        ledger.report(Diagnostic("DSV411", message, place, facts=facts, help=way_out), spoils)
+    elif not flow.makes(kind, source):
+        message = f"layer {layer} reads `{kind}@L{source}`, and layer {source} is no {SOURCE[kind]}"
+        ledger.report(Diagnostic("DSV412", message, place, facts=facts, help=_way_out(flow, kind, layer)), spoils)
+
+
+def _way_out(flow: Flow, kind: str, layer: int) -> str:
+    makers = flow.makers[kind]
+    end = bisect_left(makers, layer) if kind == "candidates" else bisect_right(makers, layer)
+    near = [str(maker) for maker in makers[max(0, end - 3) : end]]
+    name = "" if not near else f"name {either(near)}, or "
+    return f"{name}remove `{kind}` here to read the latest {SOURCE[kind]} at or before the layer"
