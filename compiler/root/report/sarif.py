@@ -1,0 +1,71 @@
+"""Findings as SARIF 2.1.0, for code scanning services. Lines and columns start at 1, URIs are relative, rules sorted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from dsv41c import __version__
+from dsv41c.codes import TABLE
+from dsv41c.diagnostics import Diagnostic, Span, ordered
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def sarif(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> str:
+    """The SARIF form, one run."""
+    found = ordered(diagnostics)
+    codes = sorted({each.code for each in found})
+    run = {
+        "tool": {"driver": {"name": "dsv41c", "version": __version__, "rules": [_rule(code) for code in codes]}},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(each, codes.index(each.code)) for each in found],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, sort_keys=True) + "\n"
+
+
+def _rule(code: str) -> dict[str, Any]:
+    entry = TABLE[code]
+    return {
+        "id": code,
+        "name": "".join(word.capitalize() for word in entry.name.split("-")),
+        "shortDescription": {"text": entry.summary},
+        "fullDescription": {"text": entry.explanation.strip() or entry.summary},
+        "help": {"text": entry.explanation.strip() or entry.summary, "markdown": entry.explanation},
+        "defaultConfiguration": {"level": entry.severity},
+    }
+
+
+def _result(diagnostic: Diagnostic, index: int) -> dict[str, Any]:
+    words = [diagnostic.message, *(f"{name} is {value}" for name, value in diagnostic.facts)]
+    words += [f"help: {diagnostic.help}"] if diagnostic.help else []
+    result: dict[str, Any] = {
+        "ruleId": diagnostic.code,
+        "ruleIndex": index,
+        "level": diagnostic.severity,
+        "message": {"text": "\n".join([*words, *diagnostic.notes])},
+        "locations": [_location(diagnostic.span)] if diagnostic.span else [],
+    }
+    if diagnostic.labels:
+        result["relatedLocations"] = [
+            {**_location(label.span), "id": number, "message": {"text": label.text}}
+            for number, label in enumerate(diagnostic.labels, 1)
+        ]
+    return result
+
+
+def _location(span: Span) -> dict[str, Any]:
+    region = {"startLine": max(span.line, 1), "startColumn": max(span.column, 1)}
+    if (span.end_line, span.end_column) > (span.line, span.column):
+        region |= {"endLine": max(span.end_line, 1), "endColumn": max(span.end_column, 1)}
+    return {"physicalLocation": {"artifactLocation": {"uri": _uri(span.file)}, "region": region}}
+
+
+def _uri(file: str) -> str:
+    """A relative URI; an absolute path is given from the working directory."""
+    path = os.path.relpath(file) if os.path.isabs(file) else file
+    return quote(PurePath(path).as_posix().encode("utf-8", "replace"), safe="/") or "."
