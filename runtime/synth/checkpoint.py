@@ -51,7 +51,8 @@ def synth(
     weights = plan_weights(manifest)
     total = sum(weight.size for weight in weights)
     if total > max_bytes:
-        text = f"the checkpoint would have {total:,} bytes ({total / 2**30:.1f} GiB), {max_bytes:,} are allowed"
+        gibibytes = f" ({total / 2**30:.1f} GiB)" if total >= 1 << 30 else ""
+        text = f"the checkpoint would have {total:,} bytes{gibibytes}, {max_bytes:,} are allowed"
         facts = (("tensors", f"{_count(weights):,}"),)
         raise UserFault([Diagnostic("DSV750", text, facts=facts, help="cut the spec down, or raise `--max-bytes`")])
     shards = plan_shards(weights)

@@ -15,7 +15,9 @@ from dsv41c.runtime.weights.shard import LISTED
 _LAYER = re.compile(r"layers\.(0|[1-9]\d{0,8})\.(.+)")
 _EXPERT = re.compile(r"(layers\.\d+\..*?experts\.)(0|[1-9]\d{0,8})\.")
 
-_HELP_FEW = "correct the layer map of the spec, or use the checkpoint that belongs to it"
+_HELP_LAYERS = "correct the layer map of the spec, or use the checkpoint that belongs to it"
+_HELP_OTHER = "use the checkpoint that belongs to the spec"
+_HELP_COUNT = "set `model.n_layers` to the checkpoint's number of layers"
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ def missing(absent: list[tuple[WeightEntry, str]], entries: Sequence[WeightEntry
         whole = bool(numbers) and len(names) == sum(wanted.get(layer, 0) for layer in numbers)
         text = f"{_listed(numbers, names)} not in checkpoint" + (" (all that the plan needs there)" if whole else "")
         facts = (*(_facts(names) if len(names) > 1 else ()), ("tried", ", ".join(spellings(names[0]))))
-        help = "set `model.n_layers` to the checkpoint's number of layers" if whole else _HELP_FEW
+        help = _HELP_COUNT if whole else _HELP_LAYERS if numbers else _HELP_OTHER
         found.append(Diagnostic("DSV720", text, facts=facts, help=help))
     return found
 
@@ -109,11 +111,11 @@ def unexpected(names: list[str], entries: Sequence[WeightEntry]) -> list[Diagnos
         text = f"{_listed(numbers, group)} in checkpoint, which the plan does not use"
         if beyond:
             text = f"{_listed(numbers, group)} in checkpoint, and the plan has no such layer"
-        help = "set `model.n_layers` to the checkpoint's number of layers" if beyond else _HELP_FEW
+        help = _HELP_COUNT if beyond else _HELP_LAYERS
         found.append(Diagnostic("DSV721", text, facts=_facts(group) if len(group) > 1 else (), help=help))
     for group in families.values():
         text = f"{_listed([], group)} in checkpoint, which the plan does not use"
-        found.append(Diagnostic("DSV721", text, facts=_facts(group) if len(group) > 1 else ()))
+        found.append(Diagnostic("DSV721", text, facts=_facts(group) if len(group) > 1 else (), help=_HELP_OTHER))
     return found
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
 from dsv41c.runtime.weights.index import compare, list_files
-from dsv41c.runtime.weights.names import split_prefix, unused_family
+from dsv41c.runtime.weights.names import counted, split_prefix, unused_family
 from dsv41c.runtime.weights.shard import LISTED, TensorHeader, read_shard
 
 __all__ = ["Checkpoint", "TensorHeader", "open_checkpoint", "read_checkpoint"]
@@ -90,7 +90,7 @@ def _twice_in_shards(found: list[TensorHeader]) -> list[Diagnostic]:
     if not twice:
         return []
     listed = "; ".join(f"`{t.stored}` in `{first[t.stored]}` and `{t.file}`" for t in twice[:LISTED])
-    text = f"{len(twice):,} tensors are in two shards: {listed}"
+    text = f"{counted(len(twice), 'tensor')} in two shards: {listed}"
     return [Diagnostic("DSV709", text, Span(twice[0].file), help="keep one of the files out of the folder")]
 
 
@@ -109,10 +109,10 @@ def _official_names(found: list[TensorHeader]) -> tuple[dict[str, TensorHeader],
             same.append((other.stored, tensor.stored))
     if same:
         listed = "; ".join(f"`{one}` and `{two}`" for one, two in same[:LISTED])
-        text = f"{len(same):,} tensors are there in two spellings: {listed}"
+        text = f"{counted(len(same), 'tensor')} in two spellings: {listed}"
         return tensors, "", [Diagnostic("DSV710", text, help="keep the tensors of one spelling")]
     if len(examples) > 1:
-        listed = ", ".join(f"`{prefix}` (`{examples[prefix]}`)" for prefix in sorted(examples))
+        listed = ", ".join(f"{f'`{p}`' if p else 'none'} (`{examples[p]}`)" for p in sorted(examples))
         text = f"tensor names mix {len(examples)} prefixes: {listed}"
         return (
             tensors,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsv41c.diagnostics import Diagnostic, Span
-from dsv41c.runtime.weights.names import shown
+from dsv41c.runtime.weights.names import counted, shown
 from dsv41c.runtime.weights.shard import LISTED, MAX_HEADER_BYTES, Broken, Shard, read_json
 
 INDEX = "model.safetensors.index.json"
@@ -60,7 +60,7 @@ def _from_index(folder: Path) -> Listing:
     absent = [name for name in files if name not in present and name not in unsafe]
     if absent:
         total = sum(1 for name in weight_map.values() if name in set(absent))
-        text = f"{len(absent)} of {len(files)} shards the index names are not there ({total:,} tensors)"
+        text = f"{counted(len(absent), 'shard')} of {len(files)} not there, which hold {counted(total, 'tensor')}"
         listing.findings.append(_finding("DSV707", text, absent))
     listing.files = sorted(present)
     listing.weight_map = weight_map
