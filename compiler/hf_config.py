@@ -34,18 +34,17 @@ def to_hf_config(spec: Spec) -> Config:
 
 
 def _quantization(spec: Spec) -> Config:
-    """How the checkpoint stores its weights; nothing where they are plain floats."""
-    if spec.weights.linear != "fp8_32x32":
+    """How the checkpoint stores its weights; nothing where they are plain floats, which is all that a file can say."""
+    weights = spec.weights
+    if (weights.linear, weights.experts, weights.engram) != ("fp8_32x32", "fp4_32", "fp8_row32"):
         return {}
-    block: Config = {
+    return {
         "quant_method": "fp8",
         "activation_scheme": "dynamic",
         "weight_block_size": [32, 32],
         "scale_fmt": "ue8m0",
+        "expert_dtype": "fp4",
     }
-    if spec.weights.experts == "fp4_32":
-        block["expert_dtype"] = "fp4"
-    return block
 
 
 def _sizes(spec: Spec) -> Config:

@@ -39,7 +39,7 @@ def run(argv: Sequence[str]) -> int:
     except UserFault as fault:
         from dsv41c.compiler.cli.faults import exit_code, show
 
-        show(console, fault.diagnostics)
+        show(console, fault.diagnostics, getattr(fault, "sources", None))
         return exit_code(fault.diagnostics)
     except KeyboardInterrupt:
         console.say("dsv41c: interrupted")

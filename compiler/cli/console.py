@@ -69,6 +69,11 @@ class Progress:
         sys.stderr.flush()
         self.drawn = True
 
+    def of(self, done: int, total: int) -> None:
+        """The same, for work that finds out the total on the way."""
+        self.total = total
+        self(done)
+
     def close(self) -> None:
         """Take the line away."""
         if self.drawn:

@@ -20,12 +20,17 @@ def expect_writable(path: str) -> None:
     """Raise `UserFault` (DSV154) where a file could not be put, before work is done for it."""
     if path == "-":
         return
+    expect_parent(path)
+    if Path(path).is_dir():
+        raise cannot_write(path, "it is a folder")
+
+
+def expect_parent(path: str) -> None:
+    """Raise `UserFault` (DSV154) where nothing can be put at a path: no folder to hold it, or none to write in."""
     try:
         parent = Path(path).parent
         if not parent.is_dir():
             raise cannot_write(path, f"there is no folder `{parent}`", f"make it first: mkdir -p {parent}")
-        if Path(path).is_dir():
-            raise cannot_write(path, "it is a folder")
         if not os.access(parent, os.W_OK):
             raise cannot_write(path, f"the folder `{parent}` is not writable")
     except (OSError, ValueError) as error:

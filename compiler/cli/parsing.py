@@ -166,7 +166,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--temperature", metavar="T", type=_fraction(1000.0), default=0.0, help="0 (default) is greedy")
     parser.add_argument("--top-p", metavar="P", type=_fraction(1.0), default=1.0, help="sample from the likeliest P")
-    parser.add_argument("--seed", metavar="S", type=_count, default=0, help="seed of sampling (default: 0)")
+    parser.add_argument("--seed", metavar="S", type=_count, help="seed of sampling (default: a new one, which is told)")
     parser.add_argument("--chunk", metavar="N", type=_positive, help="feed the prompt in pieces of N tokens")
     parser.add_argument("--logits-out", metavar="F", help="write `logits` of every position as safetensors")
     parser.add_argument("--states-out", metavar="F", help="write every layer's states as safetensors")

@@ -1,0 +1,61 @@
+"""What is said when something is wrong: findings in the form that was asked for, and the report of a bug of ours."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+
+from dsv41c import __version__
+from dsv41c.compiler.cli.console import Console
+from dsv41c.diagnostics import Diagnostic, UserFault, has_errors
+
+FAILED = 1
+USAGE = 2
+# Faults of what was asked for or of where it was asked, not of the input's content.
+USAGE_CODES = frozenset({"DSV117", "DSV150", "DSV151", "DSV152", "DSV154", "DSV220", "DSV751"})
+
+
+class Refused(UserFault):
+    """Findings of an input, with the texts that their spans point into."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> None:
+        self.sources = sources
+        super().__init__(diagnostics)
+
+
+def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
+    """0 without errors, 2 where every error is about usage or environment, 1 otherwise."""
+    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+    if not errors:
+        return 0
+    return USAGE if all(error.code in USAGE_CODES for error in errors) else FAILED
+
+
+def show(console: Console, diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> None:
+    """Tell findings: beside the result as text, or as the result where JSON was asked for."""
+    from dsv41c.report import render
+
+    found = tuple(diagnostics)
+    if not found:
+        return
+    if console.json and has_errors(found):
+        console.result(render(found, sources or {}, "json"))
+    else:
+        console.say(render(found, sources or {}, color=console.colored(sys.stderr)).rstrip("\n"))
+
+
+def bug_report(argv: Sequence[str], error: BaseException) -> str:
+    """What to send us about an exception that should not have happened."""
+    command = " ".join(shlex.quote(word) for word in argv)
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return (
+        f"{trace}\n\n"
+        "this is a bug in dsv41c: no input should lead here\n"
+        f"  version:  dsv41c {__version__}, Python {platform.python_version()}\n"
+        f"  platform: {platform.platform()}\n"
+        f"  command:  dsv41c {command}\n"
+        "report it with the lines above and the input, if you can share it"
+    )

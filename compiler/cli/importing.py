@@ -1,0 +1,33 @@
+"""`import`: a model's config.json as a spec."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from dsv41c.compiler.cli.console import Console
+from dsv41c.compiler.cli.faults import exit_code, show
+from dsv41c.compiler.cli.files import expect_writable, write_text
+from dsv41c.diagnostics import has_errors
+
+
+def work(arguments: Namespace, console: Console) -> int:
+    """Write the spec; with errors, nothing."""
+    expect_writable(arguments.output)
+    from dsv41c.compiler.importer import import_config
+
+    with console.step("import"):
+        imported = import_config(arguments.config)
+    show(console, imported.diagnostics, imported.sources)
+    text = imported.text
+    if has_errors(imported.diagnostics) or text is None:
+        return exit_code(imported.diagnostics)
+    if arguments.json and arguments.output == "-":
+        console.result(json.dumps({"format": "dsv41c.import/1.0", "spec": text}, ensure_ascii=False) + "\n")
+        return 0
+    write_text(arguments.output, text, console)
+    if arguments.output != "-":
+        if arguments.json:
+            console.result(json.dumps({"format": "dsv41c.import/1.0", "path": arguments.output}) + "\n")
+        console.say(f"wrote {arguments.output}; next: dsv41c validate {arguments.output}")
+    return 0

@@ -1,0 +1,136 @@
+"""`run`: a plan on a checkpoint; text or token ids in, the same out."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsv41c.compiler.cli.console import Console
+from dsv41c.compiler.cli.faults import FAILED, show
+from dsv41c.compiler.cli.files import expect_writable, read_text
+from dsv41c.compiler.cli.parsing import UsageError
+
+if TYPE_CHECKING:
+    from dsv41c.runtime.compare import Comparison
+    from dsv41c.runtime.run import Prompt, RunResult
+
+FORMAT = "dsv41c.run/1.0"
+
+
+def work(arguments: Namespace, console: Console) -> int:
+    """Run it. The result is the generated text, or the generated ids where ids were given."""
+    if arguments.until is not None and arguments.compare is None:
+        raise UsageError("`--until` says where a comparison stops; give `--compare reference` with it")
+    for path in (arguments.logits_out, arguments.states_out):
+        if path is not None:
+            expect_writable(path)
+    _limit_threads(console)
+    with console.step("import the runtime"):
+        from dsv41c.runtime.plan import load_plan
+        from dsv41c.runtime.run import RunOptions, run_plan
+    plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
+    options = RunOptions(
+        n=arguments.count,
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        seed=arguments.seed,
+        chunk=arguments.chunk,
+        logits_out=_path(arguments.logits_out),
+        states_out=_path(arguments.states_out),
+        compare=arguments.compare is not None,
+        until=arguments.until,
+        debug=console.settings.debug,
+    )
+    streams = _is_text(arguments) and not arguments.json
+    result = run_plan(plan, Path(arguments.checkpoint), _prompt(arguments), options,
+                      on_text=console.result if streams else None)  # fmt: skip
+    _tell(arguments, console, result)
+    if result.comparison is not None and result.comparison.first is not None:
+        return FAILED
+    return 0
+
+
+def _limit_threads(console: Console) -> None:
+    """Torch takes the number of threads from the environment when it is first imported."""
+    if console.settings.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(console.settings.threads)
+        os.environ["MKL_NUM_THREADS"] = str(console.settings.threads)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _is_text(arguments: Namespace) -> bool:
+    return arguments.prompt is not None or arguments.chat is not None
+
+
+def _prompt(arguments: Namespace) -> Prompt:
+    from dsv41c.runtime.run import Prompt, read_ids
+
+    if arguments.ids is not None:
+        return Prompt(ids=read_ids(arguments.ids, "--ids"))
+    if arguments.ids_file is not None:
+        return Prompt(ids=read_ids(read_text(arguments.ids_file), arguments.ids_file))
+    if arguments.chat is not None:
+        return Prompt(chat=read_text("-") if arguments.chat == "-" else arguments.chat)
+    return Prompt(text=read_text("-") if arguments.prompt == "-" else arguments.prompt)
+
+
+def _tell(arguments: Namespace, console: Console, result: RunResult) -> None:
+    """The result, where it was not told while it grew, and the talk about it."""
+    if arguments.json:
+        console.result(json.dumps(_data(result), ensure_ascii=False) + "\n")
+    elif _is_text(arguments):
+        console.result("\n" if result.ids else "")
+    elif result.ids:
+        console.result(",".join(map(str, result.ids)) + "\n")
+    if result.seed is not None:
+        console.say(f"seed {result.seed}")
+    console.say(_speeds(result))
+    if result.comparison is not None:
+        console.say(_compared(result.comparison))
+        if not arguments.json:
+            show(console, result.comparison.diagnostics)
+
+
+def _data(result: RunResult) -> dict[str, object]:
+    data: dict[str, object] = {
+        "format": FORMAT,
+        "prompt_ids": result.prompt_ids,
+        "ids": result.ids,
+        "text": result.text,
+        "finish": result.finish,
+        "seed": result.seed,
+    }
+    if result.comparison is not None:
+        first = result.comparison.first
+        data["comparison"] = {
+            "values": result.comparison.values,
+            "steps": result.comparison.steps,
+            "first_outside": None if first is None else {"value": first.value, "distance": first.distance,
+                                                          "bound": first.bound, "positions": first.positions},
+        }  # fmt: skip
+    return data
+
+
+def _speeds(result: RunResult) -> str:
+    seconds = result.timings
+    parts = [f"loaded in {seconds.get('load', 0.0):.2f} s"]
+    parts.append(f"{len(result.prompt_ids)} tokens read in {seconds.get('prefill', 0.0):.2f} s")
+    fed = len(result.ids) - 1
+    if fed > 0 and seconds.get("decode"):
+        parts.append(f"{len(result.ids)} written, {fed / seconds['decode']:.1f} a second")
+    return "; ".join(parts)
+
+
+def _compared(comparison: Comparison) -> str:
+    counts = f"compared {comparison.values} values in {comparison.steps} steps"
+    if comparison.first is not None:
+        return f"{counts}: `{comparison.first.value}` is the first outside its bound"
+    worst = comparison.worst
+    farthest = f"; the farthest is `{worst.value}`, {worst.distance:.1e} of {worst.bound:.1e}" if worst else ""
+    return f"{counts}: all within their bounds{farthest}"

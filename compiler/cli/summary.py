@@ -1,0 +1,94 @@
+"""What a plan is, in a few lines: layers, state by kind, weights, stages and what crosses between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsv41c.runtime.manifest import Manifest
+
+_BYTES = {"fp8_32x32": 1.0, "fp8_row32": 1.0, "fp4_32": 0.5, "bf16": 2.0, "f32": 4.0}
+
+
+def summary(manifest: Manifest) -> dict[str, object]:
+    """The numbers, as plain data for `--json`."""
+    return {
+        "name": manifest.name,
+        "family": manifest.target.family,
+        "numerics": manifest.numerics.model_dump(),
+        "layers": manifest.model.n_layers,
+        "ops": len(manifest.ops),
+        "regions": len(manifest.regions),
+        "state": state_bytes(manifest),
+        "weights": len(manifest.weights),
+        "weight_bytes": weight_bytes(manifest),
+        "sessions": manifest.runtime.max_sessions,
+        "max_context": manifest.runtime.max_context,
+        "stages": [stage.model_dump() for stage in manifest.stages],
+        "transfers": len(manifest.transfers),
+        "transfer_bytes_per_token": sum(transfer.bytes_per_token for transfer in manifest.transfers),
+    }
+
+
+def state_bytes(manifest: Manifest) -> dict[str, dict[str, int]]:
+    """Session state by kind: how many pools, and bytes of one session over all of them."""
+    kinds: dict[str, dict[str, int]] = {}
+    for value in manifest.values:
+        if value.scope == "session" and value.storage in (None, value.id):
+            entry = kinds.setdefault(value.kind, {"pools": 0, "bytes": 0})
+            entry["pools"] += 1
+            entry["bytes"] += value.bytes
+    return kinds
+
+
+def weight_bytes(manifest: Manifest) -> int:
+    """Bytes of the weights as the official checkpoint stores them, scales not counted."""
+    total = 0.0
+    for weight in manifest.weights:
+        elements = weight.count
+        for size in weight.shape:
+            elements *= size
+        total += elements * _BYTES[weight.stored]
+    return int(total)
+
+
+def lines(manifest: Manifest) -> list[str]:
+    """The same for a person."""
+    rows = [
+        ("model", f"{manifest.name}: {manifest.model.n_layers} layers, dim {manifest.model.dim}"),
+        ("numerics", ", ".join(f"{name} {value}" for name, value in manifest.numerics.model_dump().items())),
+        ("graph", f"{len(manifest.ops)} ops, {len(manifest.values)} values, {len(manifest.regions)} regions"),
+        ("weights", f"{len(manifest.weights)} roles, {size(weight_bytes(manifest))} in the checkpoint"),
+    ]
+    runtime = manifest.runtime
+    rows.append(("sessions", f"up to {runtime.max_sessions} of {runtime.max_context} tokens; state of each:"))
+    state = state_bytes(manifest)
+    rows += [("", f"{kind} {entry['pools']} x, {size(entry['bytes'])}") for kind, entry in state.items()]
+    rows.append(("", f"in all {size(sum(entry['bytes'] for entry in state.values()))}"))
+    rows += [("stages" if not stage.index else "", _stage(manifest, stage.index)) for stage in manifest.stages]
+    if manifest.transfers:
+        crossing = sum(transfer.bytes_per_token for transfer in manifest.transfers)
+        rows.append(("transfers", f"{len(manifest.transfers)}, {size(int(crossing))} a token"))
+    return table(rows)
+
+
+def _stage(manifest: Manifest, index: int) -> str:
+    stage = manifest.stages[index]
+    arriving = [transfer.value for transfer in manifest.transfers if transfer.to_stage == index]
+    reads = f", receives {', '.join(arriving)}" if arriving else ""
+    return f"{index} on {stage.device}: layers {stage.first_layer}-{stage.end_layer - 1}{reads}"
+
+
+def table(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Two columns, aligned."""
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:{width}}  {text}" for name, text in rows]
+
+
+def size(count: int) -> str:
+    """Bytes in the unit a person would use."""
+    number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while number >= 1024 and len(units) > 1:
+        number, units = number / 1024, units[1:]
+    return f"{number:.0f} {units[0]}" if units[0] == "B" else f"{number:.1f} {units[0]}"
