@@ -9,11 +9,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping
 
-from dsv41c.compiler.ir import Graph, Op, Scalar, layer_of, split_stage
+from dsv41c.compiler.ir import Graph, Op, Scalar
 from dsv41c.compiler.passes import Region
 from dsv41c.compiler.plan_model import LINE_LENGTH, BlockModel, FunctionModel, StepModel
 from dsv41c.diagnostics import Span
 from dsv41c.kernels.catalog import OPS
+from dsv41c.runtime.manifest import identifier, weight_identifier
 
 _MIX = "mixing coefficients; the streams collapse with the pre-mix carried from the sublayer before"
 # The block of code an op belongs to, by kind; mix, collapse, norm and expand by their sublayer too.
@@ -54,26 +55,6 @@ def literal(value: Scalar) -> str:
     """An attribute as a Python literal, strings in double quotes where that needs no escapes."""
     text = repr(value)
     return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text
-
-
-def identifier(value: str, layer: int | None) -> str:
-    """The name of a value in the function of a layer: its own values drop the layer, other ones keep it.
-
-    `topk@L4` is `topk` in layer 4 and `topk_L4` elsewhere. A copy on another stage goes by the name of the value, so
-    the code of a layer does not depend on where it runs.
-    """
-    base, _ = split_stage(value.replace(".before", ""))
-    if layer is not None and layer_of(base) == layer:
-        base = base.replace(f"@L{layer}", "", 1)
-    name = base.replace("@", "_").replace(".", "_") + ("_before" if ".before" in value else "")
-    if not (name.isascii() and name.isidentifier()):
-        raise ValueError(f"value {value!r} has no identifier")
-    return name
-
-
-def weight_identifier(weight: str) -> str:
-    """The attribute under which code finds a weight: `wq_a`, `rope_compress`, `engram_token_map`."""
-    return weight.rpartition(".")[2] if weight.startswith("layers.") else weight.replace(".", "_")
 
 
 def function(graph: Graph, region: Region, summary: str, headline: str) -> FunctionModel:

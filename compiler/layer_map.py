@@ -39,7 +39,7 @@ class LayerMap:
             layers.index_source_layers,
             layers.candidate_source_layer,
             layers.engram_layers,
-            layers.reads,
+            {layer: {str(kind): source for kind, source in named.items()} for layer, named in layers.reads.items()},
         )
 
     @cached_property

@@ -1,36 +1,41 @@
 """The contract between compiler and runtime: what `manifest.json` of a plan folder says. Plain data, no torch.
 
-Sorted keys, two spaces, a newline at the end; nothing in it depends on time, host, directory or hash seed. Version rule:
-`dsv41c.plan/MAJOR.MINOR`; a reader takes its own major version, and keys may be added in a minor one.
+Sorted keys, two spaces, an entry of a list a line, a newline at the end; nothing in it depends on time, host, directory
+or hash seed. Version rule: `dsv41c.plan/MAJOR.MINOR`; a reader takes its own major version, and keys may be added in a
+minor one. `manifest_text` reads it back, as something that anybody may have written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from pydantic import BaseModel, ConfigDict, FailFast
 
 FORMAT = "dsv41c.plan/1.0"
 MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 1 << 30
+MAX_MANIFEST_BYTES = 1 << 28
+
+
+# A wrong list is wrong once: its first wrong item is the finding.
+Strings = Annotated[list[str], FailFast()]
+Integers = Annotated[list[int], FailFast()]
 
 
 class Entry(BaseModel):
     """Base of every part of a manifest: frozen, strict, no unknown keys."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class TargetEntry(Entry):
     """Where the plan runs. `family` is that of every device."""
 
     family: Literal["cpu", "cuda", "rocm", "hpu"]
-    devices: list[str]
+    devices: Strings
 
 
 class ModelEntry(Entry):
@@ -68,7 +73,7 @@ class RuntimeEntry(Entry):
     max_context: int
     max_sessions: int
     prefill_chunk: int
-    decode_buckets: list[int]
+    decode_buckets: Integers
     capture: str
 
 
@@ -76,9 +81,9 @@ class EngramLayerEntry(Entry):
     """Hash constants of one engram layer: odd multipliers [max_ngram_size]; primes and offsets [columns]."""
 
     layer: int
-    multipliers: list[int]
-    primes: list[int]
-    offsets: list[int]
+    multipliers: Integers
+    primes: Integers
+    offsets: Integers
 
 
 class EngramEntry(Entry):
@@ -121,13 +126,13 @@ class ValueEntry(Entry):
     kind: str
     layer: int | None
     scope: Literal["step", "session"]
-    shape: list[int | str]
+    shape: Annotated[list[int | str], FailFast()]
     dtype: str
     bytes: int
     stage: int
     device: str
     producer: str | None
-    readers: list[str]
+    readers: Strings
     storage: str | None
     span: str
 
@@ -152,9 +157,9 @@ class RegionEntry(Entry):
     id: str
     function: str
     stage: int
-    ops: list[str]
-    reads: list[str]
-    writes: list[str]
+    ops: Strings
+    reads: Strings
+    writes: Strings
     span: str
 
 
@@ -167,7 +172,7 @@ class TransferEntry(Entry):
     how: Literal["chunk", "mirror"]
     from_stage: int
     to_stage: int
-    readers: list[str]
+    readers: Strings
     bytes_per_token: float
 
 
@@ -175,7 +180,7 @@ class KernelEntry(Entry):
     """The kernel that serves ops: `reference` kernels serve one op kind each."""
 
     kernel: str
-    ops: list[str]
+    ops: Strings
 
 
 class WeightEntry(Entry):
@@ -190,12 +195,12 @@ class WeightEntry(Entry):
     layer: int | None
     stage: int
     name: str
-    shape: list[int]
+    shape: Integers
     count: int
     stored: str
-    accepted: list[str]
+    accepted: Strings
     dtype: str
-    ops: list[str]
+    ops: Strings
 
 
 class ConstantEntry(Entry):
@@ -231,11 +236,56 @@ class Manifest(Entry):
     constants: list[ConstantEntry]
 
 
+def identifier(value: str, layer: int | None) -> str:
+    """The name of a value in the function of a layer: its own values drop the layer, other ones keep it.
+
+    `topk@L4` is `topk` in layer 4 and `topk_L4` elsewhere. A copy on another stage goes by the name of the value, so
+    the code of a layer does not depend on where it runs.
+    """
+    base = re.sub(r"\.S\d+$", "", value)
+    if layer is not None:
+        base = re.sub(rf"@L{layer}(?=\.|$)", "", base)
+    name = re.sub(r"[@.]", "_", base)
+    if not (name.isascii() and name.isidentifier()):
+        raise ValueError(f"value {value!a} has no identifier")
+    return name
+
+
+def weight_identifier(weight: str) -> str:
+    """The attribute under which code finds a weight: `wq_a`, `rope_compress`, `engram_token_map`."""
+    return weight.rpartition(".")[2] if weight.startswith("layers.") else weight.replace(".", "_")
+
+
 def to_text(manifest: Manifest) -> str:
-    """The bytes of `manifest.json`, as text."""
-    return json.dumps(manifest.model_dump(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    """The bytes of `manifest.json`, as text: a key a line, and below a key that holds a list, an entry a line."""
+    data = manifest.model_dump()
+    return "{\n" + ",\n".join(f"  {_line(key)}: {_block(data[key])}" for key in sorted(data)) + "\n}\n"
+
+
+def _block(value: object) -> str:
+    if not isinstance(value, list) or not value:
+        return _line(value)
+    return "[\n" + ",\n".join(f"    {_line(entry)}" for entry in value) + "\n  ]"
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def sha256(data: bytes) -> str:
     """Hex SHA-256 of some bytes."""
     return hashlib.sha256(data).hexdigest()
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a plan folder, checked. Raises `UserFault`: DSV801 to DSV804."""
+    from dsv41c.runtime import manifest_text
+
+    return manifest_text.read(folder)
+
+
+def listed_files(folder: Path) -> frozenset[str] | None:
+    """The files that the plan in a folder says are its own, of any version; None where the folder holds no plan."""
+    from dsv41c.runtime import manifest_text
+
+    return manifest_text.listed_files(folder)

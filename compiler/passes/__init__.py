@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,28 +40,29 @@ def run(
     *,
     pipeline: tuple[Pass, ...] = PIPELINE,
     dump: Path | None = None,
-    verify: bool | None = None,
+    verify: bool = False,
 ) -> Program:
     """Run the passes in order.
 
-    `dump` names a folder that gets `NN-name.txt` after each pass. `verify` runs the graph checks after each pass; where
-    it is None the variable DSV41C_VERIFY decides. A graph that a pass broke is our bug, not the user's: `ValueError`.
+    `dump` names a folder that gets `NN-name.txt` after each pass. `verify` runs the graph checks after each pass: a
+    graph that a pass broke is our bug, not the user's, and a `ValueError`.
     """
-    checking = os.environ.get("DSV41C_VERIFY") == "1" if verify is None else verify
+    given: set[str] = set()
     for number, step in enumerate(pipeline, start=1):
         program = step.run(program)
         if dump is not None:
             dump.mkdir(parents=True, exist_ok=True)
             (dump / f"{number:02d}-{step.name}.txt").write_text(str(program), encoding="utf-8")
-        if checking:
-            _verify(program, step.name)
+        given.update(step.gives)
+        if verify:
+            _verify(program, step.name, placed="transfers" in given)
     return program
 
 
-def _verify(program: Program, name: str) -> None:
+def _verify(program: Program, name: str, *, placed: bool) -> None:
     from dsv41c.compiler.checks import check_graph
     from dsv41c.diagnostics import has_errors
 
-    findings = tuple(check_graph(program.graph))
+    findings = check_graph(program.graph, program.devices if placed else None)
     if has_errors(findings):
         raise ValueError(f"pass {name} broke the graph: " + "; ".join(f"{d.code}: {d.message}" for d in findings))

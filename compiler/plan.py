@@ -1,0 +1,60 @@
+"""Compile: a loaded spec to the files of a plan, in memory, and from there to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsv41c.compiler import folder as folders
+from dsv41c.compiler import passes
+from dsv41c.compiler.build import build
+from dsv41c.compiler.checks import check
+from dsv41c.compiler.describe import plan_model
+from dsv41c.compiler.lower import lower, missing_kernels
+from dsv41c.compiler.render import render
+from dsv41c.compiler.spec.write import to_yaml
+from dsv41c.diagnostics import Diagnostic, UserFault, has_errors
+from dsv41c.runtime.manifest import MANIFEST, Manifest, sha256, to_text
+
+if TYPE_CHECKING:
+    from dsv41c.compiler.spec import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled plan: `files` by name, `manifest.json` among them, and the warnings of its spec."""
+
+    files: Mapping[str, str]
+    manifest: Manifest
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+def compile_spec(loaded: Loaded, *, dump: Path | None = None, verify: bool = False) -> Plan:
+    """The plan of a spec. `dump` gets the program after each pass; `verify` checks the graph after each.
+
+    Raises `UserFault` with every finding where the checks refuse the spec, or its devices lack a kernel (DSV601).
+    """
+    found = check(loaded)
+    if loaded.spec is None or has_errors(found):
+        raise UserFault(found)
+    graph = build(loaded.spec, loaded.spans)
+    program = passes.run(passes.Program(loaded.spec, loaded.spans, graph), dump=dump, verify=verify)
+    missing = missing_kernels(program)
+    if missing:
+        raise UserFault((*found, *missing))
+    spec_text = to_yaml(loaded.spec)
+    files = {**render(plan_model(program, sha256(spec_text.encode()))), "spec.yaml": spec_text}
+    manifest = lower(program, spec_text, files)
+    return Plan({**files, MANIFEST: to_text(manifest)}, manifest, found)
+
+
+def write_plan(plan: Plan, folder: Path) -> None:
+    """Write a plan, whole or not at all, in the place of an older one. Raises `UserFault`: DSV820 to DSV822."""
+    folders.write(plan.files, folder)
+
+
+def stale_files(plan: Plan, folder: Path) -> tuple[str, ...]:
+    """Names of files that a folder lacks, has otherwise, or has too many, compared with a plan; empty if up to date."""
+    return folders.stale(plan.files, folder)
