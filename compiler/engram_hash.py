@@ -26,10 +26,21 @@ _BASES = ((4_759_123_141, (2, 7, 61)), (3_474_749_660_383, (2, 3, 5, 7, 11, 13))
 class EngramSizes(Protocol):
     """What the hash takes from a spec's engram section."""
 
-    max_ngram_size: int
-    n_heads: int
-    vocab_size: int
-    compressed_vocab_size: int
+    @property
+    def max_ngram_size(self) -> int:
+        """Longest n-gram that is hashed."""
+
+    @property
+    def n_heads(self) -> int:
+        """Hash heads for each n-gram size."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Where the search for bucket primes starts."""
+
+    @property
+    def compressed_vocab_size(self) -> int:
+        """Distinct ids after the token map."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,10 @@ def rows_differ(view: View, ledger: Ledger) -> None:
     facts = (
         (f"engram.num_embeddings[{first}]", str(engram.num_embeddings[first])),
         ("engram.vocab_size", str(engram.vocab_size)),
-        ("primes of the layer", f"{constants[first].primes[0]} to {constants[first].primes[-1]}, {columns(engram)} of them"),
+        (
+            "primes of the layer",
+            f"{constants[first].primes[0]} to {constants[first].primes[-1]}, {columns(engram)} of them",
+        ),
     )
     shown = ", ".join(map(str, expected[:16])) + (", …" if len(expected) > 16 else "")
     way_out = f"write `num_embeddings: [{shown}]`, or mend `vocab_size`, `n_heads` or `max_ngram_size`"

@@ -1,9 +1,9 @@
 """What checks report into, and the rule by which one cause gives one finding.
 
-A check derives what it says from *facts*: what a list of the layer map holds, which value a layer reads, how a value was
-made. A finding *spoils* the facts that are unknown until it is mended. A check says nothing that rests on a spoiled
-fact, and what it would have spoiled is spoiled all the same. So checks run from causes to effects, and a follower drops
-out because of what it rests on, never because of who found it.
+A check derives what it says from *facts*: what a list of the layer map holds, which value a layer reads, how a value
+was made. A finding *spoils* the facts that are unknown until it is mended. A check says nothing that rests on a spoiled
+fact. So checks run from causes to effects, and a follower drops out because of what it rests on, never because of who
+found it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def _beyond(view: View, ledger: Ledger, name: str, key: str, place: Span, layer:
     last = view.model.n_layers - 1
     message = f"`{name}` names layer {layer}, the backbone has layers 0 to {last}"
     facts = ((key, str(layer)), ("model.n_layers", str(view.model.n_layers)))
-    way_out = f"name a layer from 0 to {last}; layers are zero-based" if layer > last else f"name a layer from 0 to {last}"
+    way_out = f"name a layer from 0 to {last}" + ("; layers are zero-based" if layer == last + 1 else "")
     ledger.report(Diagnostic("DSV301", message, place, facts=facts, help=way_out), [listed(name)])
 
 

@@ -36,7 +36,10 @@ def named_reads(view: View, ledger: Ledger) -> None:
 
 def _named_read(view: View, flow: Flow, ledger: Ledger, layer: int, kind: str, source: int) -> None:
     place = view.place("layers", "reads", layer, kind)
-    facts = ((f"layers.reads[{layer}].{kind}", str(source)), (f"layers.compress_ratios[{layer}]", str(flow.ratios[layer])))
+    facts = (
+        (f"layers.reads[{layer}].{kind}", str(source)),
+        (f"layers.compress_ratios[{layer}]", str(flow.ratios[layer])),
+    )
     if layer not in flow.reads[kind]:
         if kind in ("index_k", "candidates") and not ledger.sound(listed("index_source_layers")):
             return

@@ -1,4 +1,4 @@
-"""Checks of order in a graph: sublayers follow one another, `pre` is carried, state is read before it is overwritten."""
+"""Checks of order in a graph: sublayers follow one another, `pre` is carried, state is read before it changes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,9 @@ def read_before_written(graph: Graph, ledger: Ledger) -> None:
                 message = f"`{reader_id}` reads `{value_id}` after `{writer_id}` has overwritten it"
                 facts = (("storage", f"`{value_id}`"), ("overwritten by", f"`{changed[value_id]}`"))
                 labels = (Label(writer.span, f"`{writer_id}`"),)
-                finding = Diagnostic("DSV430", message, reader.span, labels, facts, f"put `{reader_id}` before `{writer_id}`")
+                finding = Diagnostic(
+                    "DSV430", message, reader.span, labels, facts, f"put `{reader_id}` before `{writer_id}`"
+                )
                 ledger.report(finding, [port(reader, name)])
 
 

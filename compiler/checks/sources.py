@@ -119,7 +119,9 @@ def index_source_without_keys(flow: Flow, ledger: Ledger) -> None:
         message = f"layer {layer} is an index source, and no layer at or before it owns index keys to score"
         way_out = "put a layer at or before it in both `kv_source_layers` and `index_source_layers`"
         facts = (("layers that own index keys", f"[{runs(flow.makers['index_k'])}]"),)
-        ledger.report(Diagnostic("DSV406", message, flow.read_place("index_k", layer), facts=facts, help=way_out), spoils)
+        ledger.report(
+            Diagnostic("DSV406", message, flow.read_place("index_k", layer), facts=facts, help=way_out), spoils
+        )
 
 
 def reader_without_selection(flow: Flow, ledger: Ledger) -> None:
@@ -133,8 +135,9 @@ def reader_without_selection(flow: Flow, ledger: Ledger) -> None:
     if not readers:
         return
     first = readers[0]
-    message = f"{layers(readers)} {plural(readers, 'reads', 'read')} a selection, no index source at or before " + plural(
-        readers, "it", "them"
+    message = (
+        f"{layers(readers)} {plural(readers, 'reads', 'read')} a selection, no index source at or before "
+        + plural(readers, "it", "them")
     )
     facts = (ratio_fact(flow, first), ("layers.index_source_layers", f"[{runs(flow.makers['topk'])}]"))
     way_out = f"add the KV source that {layers(readers)} {plural(readers, 'reads', 'read')} to `index_source_layers`"
@@ -172,9 +175,11 @@ def _clash(flow: Flow, selection: int, scored: int, history: int, readers: list[
         place = flow.read_place("index_k", selection)
     else:
         place = flow.read_place(named[0] if named else "topk", first)
-    labels = [Label(flow.made_place("topk", selection), f"the selection of layer {selection}")] if (
-        flow.makes("topk", selection)
-    ) else []
+    labels = (
+        [Label(flow.made_place("topk", selection), f"the selection of layer {selection}")]
+        if (flow.makes("topk", selection))
+        else []
+    )
     if flow.makes("compress_kv", history):
         labels.append(Label(flow.made_place("compress_kv", history), f"layer {history} starts another history"))
     facts = (

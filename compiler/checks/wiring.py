@@ -183,7 +183,10 @@ def _wrong_writes(graph: Graph, op: Op, ledger: Ledger) -> None:
             code, message = "DSV424", f"`{op.id}` writes `{wanted}` at `{name}`, `{value_id}` is `{given.kind}`"
         else:
             who = either([f"`{writer}`" for writer in writers]) or "no op"
-            code, message = "DSV425", f"`{op.id}` writes `{value_id}` of kind `{given.kind}`, which only {who} may write"
+            code, message = (
+                "DSV425",
+                f"`{op.id}` writes `{value_id}` of kind `{given.kind}`, which only {who} may write",
+            )
         facts = ((f"kind of `{name}`", wanted), (f"kind of `{value_id}`", given.kind))
         way_out = f"give `{value_id}` the kind `{wanted}`"
         ledger.report(Diagnostic(code, message, op.span, facts=facts, help=way_out), [value(value_id)])

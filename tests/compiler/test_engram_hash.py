@@ -2,10 +2,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from dsv41c.compiler.engram_hash import derivable, hash_constants, is_prime, multipliers, primes_from
-from dsv41c.compiler.pcg64 import Pcg64
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dsv41c.compiler.engram_hash import derivable, hash_constants, is_prime, multipliers, primes_from
+from dsv41c.compiler.pcg64 import Pcg64
 
 
 @dataclass

@@ -11,11 +11,11 @@ CODES: tuple[Code, ...] = (
         "error",
         "a list names a layer that the backbone does not have",
         """\
-Layers are zero-based: a backbone of `n_layers` layers has layers 0 to `n_layers - 1`. Draft (MTP) layers come after them
-in a checkpoint and are not part of the backbone, so no list may name them.
+Layers are zero-based: a backbone of `n_layers` layers has layers 0 to `n_layers - 1`. Draft (MTP) layers come after
+them in a checkpoint and are not part of the backbone, so no list may name them.
 
-What a list with such an entry was meant to say is unknown. Findings that would only follow from what the list lacks are
-therefore left out until it is mended.
+What a list with such an entry was meant to say is unknown. Findings that would only follow from what the list lacks
+are therefore left out until it is mended.
 
 **Way out:** name the layer that was meant, or remove the entry.
 """,
@@ -28,8 +28,9 @@ therefore left out until it is mended.
         "error",
         "a list names a layer twice",
         """\
-A layer either is a source or is not; naming it twice usually means that another layer was meant. A list that was edited
-by hand and silently shortened would leave some layer reading a history it was never trained on, with all shapes right.
+A layer either is a source or is not; naming it twice usually means that another layer was meant. A list that was
+edited by hand and silently shortened would leave some layer reading a history it was never trained on, with all
+shapes right.
 
 **Way out:** remove one of the two entries, or name the layer that was meant.
 """,
@@ -42,10 +43,10 @@ by hand and silently shortened would leave some layer reading a history it was n
         "error",
         "a list of layers is not in ascending order",
         """\
-Readers resolve to the *latest source at or before* them, so a list of sources reads as a sequence of takeovers; written
-out of order it suggests another one. For `engram_layers` the order also decides numbers: the bucket primes are handed out
-layer by layer in the order of the list, so swapping two layers rehashes both tables while every length still agrees. That
-is why an unsorted engram list is refused too.
+Readers resolve to the *latest source at or before* them, so a list of sources reads as a sequence of takeovers;
+written out of order it suggests another one. For `engram_layers` the order also decides numbers: the bucket primes
+are handed out layer by layer in the order of the list, so swapping two layers rehashes both tables while every
+length still agrees. That is why an unsorted engram list is refused too.
 
 **Way out:** write the layers in ascending order (and `num_embeddings` with `engram_layers`).
 """,
@@ -58,8 +59,8 @@ is why an unsorted engram list is refused too.
         "error",
         "a source sits on a layer with ratio 0",
         """\
-Ratio 0 means that a layer attends to its window alone: it has no compressed branch, so it has neither a compressor nor an
-indexer to be a source with. (Ratio 1 does have the branch: it compresses one to one.)
+Ratio 0 means that a layer attends to its window alone: it has no compressed branch, so it has neither a compressor
+nor an indexer to be a source with. (Ratio 1 does have the branch: it compresses one to one.)
 
 There is one finding a layer, whatever lists name it.
 
@@ -87,11 +88,11 @@ There is one finding a layer, whatever lists name it.
         "error",
         "engram layers without an engram section, or the other way round",
         """\
-An engram needs both: the layers that have one (`layers.engram_layers`) and its sizes (`engram`). One without the other
-would either fail when weights are bound or leave tables unread in silence.
+An engram needs both: the layers that have one (`layers.engram_layers`) and its sizes (`engram`). One without the
+other would either fail when weights are bound or leave tables unread in silence.
 
-**Way out:** add what is missing, or remove the other: a model without engram has no `engram` section (`engram: null` over
-a base that has one) and no `engram_layers`.
+**Way out:** add what is missing, or remove the other: a model without engram has no `engram` section (`engram:
+null` over a base that has one) and no `engram_layers`.
 """,
         bad="extends: toy\nlayers: {engram_layers: []}\n",
         good="extends: toy\nlayers: {engram_layers: []}\nengram: null\n",
@@ -102,10 +103,10 @@ a base that has one) and no `engram_layers`.
         "error",
         "the rows of an engram table are not the sum of its bucket primes",
         """\
-Each hash column of an engram layer has its own bucket: a prime number of rows. The primes are the successive primes from
-`engram.vocab_size` on, `n_heads` for each n-gram size from 2 to `max_ngram_size`, layer after layer, none used twice. A
-table holds exactly these buckets one after the other, so its rows are their sum. Other numbers mean another hash: rows
-would be fetched that were trained for other n-grams, and nothing but the text would show it.
+Each hash column of an engram layer has its own bucket: a prime number of rows. The primes are the successive primes
+from `engram.vocab_size` on, `n_heads` for each n-gram size from 2 to `max_ngram_size`, layer after layer, none used
+twice. A table holds exactly these buckets one after the other, so its rows are their sum. Other numbers mean
+another hash: rows would be fetched that were trained for other n-grams, and nothing but the text would show it.
 
 **Way out:** the help gives the expected rows; where they are what the checkpoint has, the hash sizes are wrong.
 """,
@@ -118,8 +119,8 @@ would be fetched that were trained for other n-grams, and nothing but the text w
         "error",
         "the engram has more hash buckets than are derived",
         """\
-The hash constants are derived from the spec, at a cost that grows with engram layers times hash columns. The bound is far
-above any known model; it keeps a hostile spec from keeping the compiler busy.
+The hash constants are derived from the spec, at a cost that grows with engram layers times hash columns. The bound
+is far above any known model; it keeps a hostile spec from keeping the compiler busy.
 
 **Way out:** use fewer heads, n-gram sizes or engram layers.
 """,

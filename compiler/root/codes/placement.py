@@ -11,8 +11,8 @@ CODES: tuple[Code, ...] = (
         "error",
         "the stages leave out layers, or name layers that do not exist",
         """\
-`placement.layer_ends` gives the exclusive upper bound of each stage, so the last stage ends at `model.n_layers`. The usual
-cause is a placement made for another number of layers.
+`placement.layer_ends` gives the exclusive upper bound of each stage, so the last stage ends at `model.n_layers`.
+The usual cause is a placement made for another number of layers.
 
 **Way out:** end the last stage at the number of layers.
 """,
@@ -25,8 +25,8 @@ cause is a placement made for another number of layers.
         "error",
         "a stage ends at or before the stage before it",
         """\
-Stage i runs the layers from the end of stage i - 1 up to its own end. An end that does not grow makes a stage empty, or
-would run layers twice or out of order. A *device* may come again in a later stage; layers may not.
+Stage i runs the layers from the end of stage i - 1 up to its own end. An end that does not grow makes a stage
+empty, or would run layers twice or out of order. A *device* may come again in a later stage; layers may not.
 
 **Way out:** write ascending ends.
 """,
@@ -39,7 +39,8 @@ would run layers twice or out of order. A *device* may come again in a later sta
         "error",
         "`devices` and `layer_ends` have different lengths",
         """\
-Each stage has one device: entry i of `placement.devices` runs the stage that ends at entry i of `placement.layer_ends`.
+Each stage has one device: entry i of `placement.devices` runs the stage that ends at entry i of
+`placement.layer_ends`.
 
 **Way out:** give every stage its device. One device may run several stages.
 """,
@@ -52,8 +53,8 @@ Each stage has one device: entry i of `placement.devices` runs the stage that en
         "error",
         "the stages are on devices of different families",
         """\
-A plan is compiled for one family of devices (`cpu`, `cuda`, `rocm`, `hpu`): kernels, capture rules and transfers belong to
-a family, and no transfer between families is defined.
+A plan is compiled for one family of devices (`cpu`, `cuda`, `rocm`, `hpu`): kernels, capture rules and transfers
+belong to a family, and no transfer between families is defined.
 
 **Way out:** place all stages on devices of one family.
 """,
@@ -66,10 +67,10 @@ a family, and no transfer between families is defined.
         "error",
         "an op reads a value of another device, no transfer declared",
         """\
-Shared state does not stop at a stage boundary: a layer may read compressed KV, index keys, a selection or candidate blocks
-that a layer on another device made. Each such value has to be carried there by a `transfer` (what lives for one step) or
-kept up to date in a `mirror` (session state). Ports that forget one read a buffer of their own that nobody fills: shapes
-are right and the text is wrong.
+Shared state does not stop at a stage boundary: a layer may read compressed KV, index keys, a selection or candidate
+blocks that a layer on another device made. Each such value has to be carried there by a `transfer` (what lives for
+one step) or kept up to date in a `mirror` (session state). Ports that forget one read a buffer of their own that
+nobody fills: shapes are right and the text is wrong.
 
 The compiler derives all transfers, so this concerns graphs that were changed afterwards.
 
@@ -82,9 +83,10 @@ The compiler derives all transfers, so this concerns graphs that were changed af
         "error",
         "a value crosses stages by the wrong sort of op, or must not cross at all",
         """\
-What lives for one step (streams, pre-mix, selections, candidate blocks, token ids) is copied with the chunk: `transfer`.
-Of compressed KV and index keys the other device keeps a `mirror` and gets the appended rows; copying them whole at every
-step would cost the context each time. A window ring, an open group and a token history stay with their layer.
+What lives for one step (streams, pre-mix, selections, candidate blocks, token ids) is copied with the chunk:
+`transfer`. Of compressed KV and index keys the other device keeps a `mirror` and gets the appended rows; copying
+them whole at every step would cost the context each time. A window ring, an open group and a token history stay
+with their layer.
 
 **Way out:** use the op that the kind of state asks for, or place its readers on its stage.
 """,

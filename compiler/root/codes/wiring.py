@@ -11,8 +11,8 @@ WIRING_CODES: tuple[Code, ...] = (
         "error",
         "an op reads a value that no op writes",
         """\
-Every read names the exact value it reads: one version of a state. A value is written by one op, or is there before the
-call: token ids, and session state as `.before`. A read of anything else would find memory that nobody filled.
+Every read names the exact value it reads: one version of a state. A value is written by one op, or is there before
+the call: token ids, and session state as `.before`. A read of anything else would find memory that nobody filled.
 
 **Way out:** add the op that writes the value, or read one that is written.
 """,
@@ -23,8 +23,8 @@ call: token ids, and session state as `.before`. A read of anything else would f
         "error",
         "a value is written twice",
         """\
-A value is one version of a state, written once. Two writers would make what a reader gets depend on the order of ops. A
-state that is updated has a version for each write: `compress_kv@L20.before` and `compress_kv@L20`.
+A value is one version of a state, written once. Two writers would make what a reader gets depend on the order of
+ops. A state that is updated has a version for each write: `compress_kv@L20.before` and `compress_kv@L20`.
 
 **Way out:** give one of the two values its own id.
 """,
@@ -57,8 +57,8 @@ The catalogue says what each kind of op reads, writes and takes; kernels are cal
         "error",
         "a port gets a value of another kind or name",
         """\
-Values of different kinds often have the same shape: `pre` and `post`, two selections, a query and an attended value. A port
-takes one kind, and of temporaries one name.
+Values of different kinds often have the same shape: `pre` and `post`, two selections, a query and an attended
+value. A port takes one kind, and of temporaries one name.
 
 **Way out:** read the value that the port is for.
 """,
@@ -69,8 +69,8 @@ takes one kind, and of temporaries one name.
         "error",
         "an op writes a kind of state that is not its to write",
         """\
-Each kind of state has its authors: only `compress` appends to compressed KV, only `window_store` writes the ring. Anything
-else that writes it breaks what readers rely on (rows only of complete groups, one row a position).
+Each kind of state has its authors: only `compress` appends to compressed KV, only `window_store` writes the ring.
+Anything else that writes it breaks what readers rely on (rows only of complete groups, one row a position).
 
 **Way out:** give the value the kind of the port that writes it.
 """,
@@ -81,8 +81,9 @@ else that writes it breaks what readers rely on (rows only of complete groups, o
         "error",
         "an op reads a value that belongs to another sublayer",
         """\
-Temporaries live inside one sublayer: `post` and `comb` are used by the sublayer that computed them and by no other. The
-window ring and the open group of a compressor belong to one layer. Only streams, `pre` and the shared states cross.
+Temporaries live inside one sublayer: `post` and `comb` are used by the sublayer that computed them and by no other.
+The window ring and the open group of a compressor belong to one layer. Only streams, `pre` and the shared states
+cross.
 
 **Way out:** read the value of the op's own sublayer.
 """,
@@ -93,9 +94,9 @@ window ring and the open group of a compressor belong to one layer. Only streams
         "error",
         "a sublayer collapses the streams with another pre-mix than the one carried to it",
         """\
-`pre` is carried: attention collapses the streams with the pre-mix made by the previous layer's FFN, the FFN with the one
-made by its own layer's attention, the exit with the last FFN's. Taking the sublayer's own is the natural mistake; the
-shapes agree, and the model answers with fluent nonsense.
+`pre` is carried: attention collapses the streams with the pre-mix made by the previous layer's FFN, the FFN with
+the one made by its own layer's attention, the exit with the last FFN's. Taking the sublayer's own is the natural
+mistake; the shapes agree, and the model answers with fluent nonsense.
 
 **Way out:** read the carried `pre`; the finding names it.
 """,
@@ -106,7 +107,8 @@ shapes agree, and the model answers with fluent nonsense.
         "error",
         "a sublayer reads other streams than those before it",
         """\
-Every sublayer reads the streams that the one before it wrote, and writes the next version; an engram is one of them.
+Every sublayer reads the streams that the one before it wrote, and writes the next version; an engram is one of
+them.
 
 **Way out:** read the version before it; the finding names it.
 """,
@@ -117,9 +119,10 @@ Every sublayer reads the streams that the one before it wrote, and writes the ne
         "error",
         "an op reads session state before or after the update it should see",
         """\
-An update starts from what the session held (`.before`). Attention reads the window ring as it was before the call, beside
-the call's own rows: a ring that was written first has lost the oldest rows that the chunk's first tokens still see.
-Compressed KV and index keys are read after their update, since a query sees the groups that its own call completes.
+An update starts from what the session held (`.before`). Attention reads the window ring as it was before the call,
+beside the call's own rows: a ring that was written first has lost the oldest rows that the chunk's first tokens
+still see. Compressed KV and index keys are read after their update, since a query sees the groups that its own call
+completes.
 
 **Way out:** read the version that the finding names.
 """,
@@ -130,8 +133,8 @@ Compressed KV and index keys are read after their update, since a query sees the
         "error",
         "an op reads a version of state whose memory is overwritten before it runs",
         """\
-Session state is updated in place: `X` lives in the memory of `X.before`. Whoever reads `X.before` runs before the op that
-writes `X`.
+Session state is updated in place: `X` lives in the memory of `X.before`. Whoever reads `X.before` runs before the
+op that writes `X`.
 
 **Way out:** put the reader before the writer.
 """,
@@ -142,8 +145,8 @@ writes `X`.
         "error",
         "session state is read and never updated",
         """\
-State that is carried from call to call has an op that brings it up to date. Without it every call would find what the
-session held when it was opened.
+State that is carried from call to call has an op that brings it up to date. Without it every call would find what
+the session held when it was opened.
 
 **Way out:** add the op that updates it.
 """,

@@ -24,7 +24,9 @@ FORMATS: Mapping[str, Renderer] = MappingProxyType(
 )
 
 
-def render(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], form: str = "text", *, color: bool = False) -> str:
+def render(
+    diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], form: str = "text", *, color: bool = False
+) -> str:
     """Findings in one of `FORMATS`, ending with a newline unless empty; only `text` has colour."""
     if form == "text":
         return text(diagnostics, sources, color=color)

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, for code scanning services. Lines and columns start at 1, URIs are relative, rules sorted."""
+"""Findings as SARIF 2.1.0, for code scanning. Lines and columns start at 1, URIs are relative, rules sorted."""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ class _Writer:
     def finding(self, diagnostic: Diagnostic) -> str:
         """One finding, ending with an empty line."""
         severity = diagnostic.severity
-        head = self.paint(severity, f"{severity}[{diagnostic.code}]") + self.paint("strong", f": {short(diagnostic.message)}")
+        head = self.paint(severity, f"{severity}[{diagnostic.code}]") + self.paint(
+            "strong", f": {short(diagnostic.message)}"
+        )
         # A label of the very same place says its remark beside the carets.
         beside = [label.text for label in diagnostic.labels if label.span == diagnostic.span]
         others = [label for label in diagnostic.labels if label.span != diagnostic.span]
@@ -70,7 +72,9 @@ class _Writer:
 
     def _snippet(self, arrow: str, span: Span, remark: str, color: str, width: int) -> list[str]:
         """A place, and its line underlined; the place alone where the text is not at hand."""
-        place = f"{' ' * width}{self.paint('frame', arrow)} {escape(span.file)}:{max(span.line, 1)}:{max(span.column, 1)}"
+        place = (
+            f"{' ' * width}{self.paint('frame', arrow)} {escape(span.file)}:{max(span.line, 1)}:{max(span.column, 1)}"
+        )
         lines = self.lines(span.file)
         if not 1 <= span.line <= len(lines):
             return [place + (f"  {short(remark)}" if remark else "")]
@@ -88,10 +92,9 @@ def _cut(line: str, span: Span) -> tuple[str, int, int]:
     """The part of a line to show, with the start and length of the span in it. A tab counts as one column."""
     line = line.replace("\t", " ")
     start = min(max(span.column - 1, 0), len(line))
-    if span.end_line > span.line:
-        end = len(line)
-    else:
-        end = span.end_column - 1 if span.end_line == span.line else start + 1
+    end = len(line) if span.end_line > span.line else start + 1
+    if span.end_line == span.line:
+        end = span.end_column - 1
     length = max(1, min(end, len(line)) - start)
     if len(line) <= _WIDEST:
         return line, start, length

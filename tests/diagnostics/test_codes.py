@@ -1,0 +1,98 @@
+"""Every code has an explanation and something that shows it: a bad and a good spec, or a trigger."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from dsv41c.codes import GROUPS, TABLE
+from dsv41c.compiler.checks import CHECKS, check
+from dsv41c.compiler.spec import load
+from dsv41c.diagnostics import UserFault
+from dsv41c.report import FORMATS, render
+
+
+def _triggers():
+    found = {}
+    for file in sorted((Path(__file__).parent / "triggers").glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"dsv41c_triggers_{file.stem}", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert not found.keys() & module.TRIGGERS.keys(), f"{file.name} repeats a trigger"
+        found |= module.TRIGGERS
+    return found
+
+
+TRIGGERS = _triggers()
+SHOWN = [code for code, entry in TABLE.items() if entry.bad]
+
+
+def findings(text, folder):
+    file = folder / "spec.yaml"
+    file.write_text(text, encoding="utf-8")
+    loaded = load(str(file))
+    return check(loaded), loaded.sources
+
+
+@pytest.mark.parametrize("code", TABLE)
+def test_code_is_complete(code):
+    entry = TABLE[code]
+    assert re.fullmatch(r"DSV[1-9]\d\d", code)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", entry.name)
+    assert entry.severity in ("error", "warning", "note")
+    assert entry.summary and not entry.summary.endswith(".") and "\n" not in entry.summary
+    assert len(entry.explanation) > 40
+    assert bool(entry.bad) == bool(entry.good), "bad and good come together"
+    assert entry.bad or code in TRIGGERS, f"{code} has neither example nor trigger"
+
+
+def test_codes_are_unique_and_triggers_known():
+    codes = [entry.code for group in GROUPS for entry in group.CODES]
+    assert len(codes) == len(set(codes))
+    names = [entry.name for entry in TABLE.values()]
+    assert sorted(names) == sorted(set(names))
+    assert not TRIGGERS.keys() - TABLE.keys()
+
+
+@pytest.mark.parametrize("code", SHOWN)
+def test_bad_example_gives_the_code(code, tmp_path):
+    found, sources = findings(TABLE[code].bad, tmp_path)
+    assert {each.code for each in found} == {code}, render(found, sources)
+    _well_worded(found, sources)
+
+
+@pytest.mark.parametrize("code", SHOWN)
+def test_good_example_gives_nothing(code, tmp_path):
+    found, sources = findings(TABLE[code].good, tmp_path)
+    assert not found, render(found, sources)
+
+
+@pytest.mark.parametrize("code", TRIGGERS)
+def test_trigger_gives_the_code(code, tmp_path):
+    try:
+        found = list(TRIGGERS[code](tmp_path))
+    except UserFault as fault:
+        found = list(fault.diagnostics)
+    assert code in {each.code for each in found}
+    _well_worded([each for each in found if each.code == code], {})
+
+
+def _well_worded(found, sources):
+    for each in found:
+        assert not each.message.endswith("."), each.message
+        assert "\n" not in each.message
+        assert not re.search(r"\b(please|simply|illegal)\b", each.message.lower())
+        assert each.help, f"{each.code} shows no way out"
+        assert each.span is None or each.span.line >= 1
+    for form in FORMATS:
+        assert render(found, sources, form)
+
+
+def test_checks_emit_only_what_they_declare():
+    """Each code of the groups of checks is declared by a check, and each declared code exists."""
+    declared = {code for each in CHECKS for code in each.codes} | {"DSV505"}
+    assert declared <= TABLE.keys()
+    assert {code for code in TABLE if code[3] in "345"} == declared
+    names = [each.name for each in CHECKS]
+    assert len(names) == len(set(names))

@@ -1,0 +1,51 @@
+"""What makes the codes of placed graphs: two stages, with what crosses between them changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dsv41c.compiler.build import build
+from dsv41c.compiler.checks import check_graph
+from dsv41c.compiler.ir import Graph
+from dsv41c.compiler.passes import Program, run
+from dsv41c.compiler.spec import load
+from dsv41c.diagnostics import Diagnostic
+
+DEVICES = ("cpu:0", "cpu:1")
+CUT = ("placement.devices=[cpu:0, cpu:1]", "placement.layer_ends=[6, 8]")
+
+
+def placed() -> Graph:
+    """The toy on two devices: the second stage reads shared state of layer 5."""
+    loaded = load("toy", sets=CUT)
+    assert loaded.spec is not None
+    return run(Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans))).graph
+
+
+def undeclared(graph: Graph) -> Graph:
+    """The transfer of a selection left out, and its readers reading it where it was made."""
+    ops = (op for op in graph.ops if op.id != "stages.1.transfer.topk.L5")
+    return graph.with_ops(
+        replace(op, reads=tuple((name, old.replace("topk@L5.S1", "topk@L5")) for name, old in op.reads)) for op in ops
+    )
+
+
+def dropped(graph: Graph) -> Graph:
+    """The transfer of a selection left out."""
+    return graph.with_ops(op for op in graph.ops if op.id != "stages.1.transfer.topk.L5")
+
+
+def copied_whole(graph: Graph) -> Graph:
+    """Compressed KV sent whole instead of mirrored."""
+    return graph.with_ops(
+        replace(op, kind="transfer") if op.kind == "mirror" and "compress_kv" in op.id else op for op in graph.ops
+    )
+
+
+def _trigger(change: Callable[[Graph], Graph]) -> Callable[[Path], list[Diagnostic]]:
+    return lambda _: list(check_graph(change(placed()), DEVICES))
+
+
+TRIGGERS = {"DSV505": _trigger(undeclared), "DSV506": _trigger(copied_whole)}
