@@ -20,7 +20,7 @@ class Poison:
 
 
 POISON: Final = Poison()
-Scalar = None | bool | int | float | str | Poison
+Scalar = bool | int | float | str | Poison | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,6 @@ class Node:
     def with_key(self, key: Span | None) -> Node:
         """The same node under another key."""
         return replace(self, key=key)
-
-    def __len__(self) -> int:
-        return len(self.value) if isinstance(self.value, Mapping | tuple) else 0
 
 
 def to_data(node: Node) -> Any:

@@ -29,7 +29,7 @@ class ScalarFault:
     message: str
 
 
-def resolve(text: str) -> None | bool | int | float | str | ScalarFault:
+def resolve(text: str) -> bool | int | float | str | ScalarFault | None:
     """The value of a plain (unquoted) scalar."""
     if text in _WORDS:
         return _WORDS[text]

@@ -48,8 +48,8 @@ def _twice(path: Path, key: str, first: Node, second: Node) -> Diagnostic:
     labels = (Label(first.key, "the other spelling"),) if first.key else ()
     if to_data(first) == to_data(second):
         message = f"`{name}` is given in two spellings that agree"
-        facts = (("value", shown(to_data(first))),)
-        return Diagnostic("DSV207", message, second.key, labels, facts, f"keep `{path[-1]}` and drop `{key}`")
+        same = (("value", shown(to_data(first))),)
+        return Diagnostic("DSV207", message, second.key, labels, same, f"keep `{path[-1]}` and drop `{key}`")
     values = f"{shown(to_data(first))} and {shown(to_data(second))}"
     message = f"`{name}` is given in two spellings that disagree: {values}"
     facts = (("first", shown(to_data(first))), ("second", shown(to_data(second))))

@@ -39,7 +39,9 @@ def head_groups(sections: Sections, spans: Spans) -> Iterator[Diagnostic]:
     """Heads split evenly into output groups."""
     attention = sections.get("attention")
     if isinstance(attention, Attention) and attention.n_heads % attention.o_groups:
-        message = f"`attention.n_heads` {attention.n_heads} does not divide by `attention.o_groups` {attention.o_groups}"
+        message = (
+            f"`attention.n_heads` {attention.n_heads} does not divide by `attention.o_groups` {attention.o_groups}"
+        )
         yield _indivisible(
             message,
             ("attention", "o_groups"),
@@ -72,7 +74,7 @@ def rope_width(sections: Sections, spans: Spans) -> Iterator[Diagnostic]:
 
 
 def blocks(sections: Sections, spans: Spans) -> Iterator[Diagnostic]:
-    """Every width along which values share a scale is a multiple of the block. One finding a width, with all reasons."""
+    """Every width along which values share a scale is a multiple of the block: one finding a width, all reasons."""
     for path, (width, reasons) in _blocked_widths(sections).items():
         if width % BLOCK:
             facts = ((dotted(path), str(width)), *(("why", reason) for reason in reasons))
@@ -178,7 +180,8 @@ def _blocked_widths(sections: Sections) -> dict[Path, tuple[int, list[str]]]:
         linear.append("input of linears with activation_quant fp8")
     if isinstance(numerics, Numerics) and numerics.kv_cache == "reference":
         cache.append("cache rows are fake-quantised with kv_cache reference")
-    rows = [f"table rows stored as {weights.engram}"] if _rows_blocked(weights) else []
+    blocked_rows = isinstance(weights, Weights) and weights.engram == "fp8_row32"
+    rows = ["table rows stored as fp8_row32"] if blocked_rows else []
     found: dict[Path, tuple[int, list[str]]] = {}
     if isinstance(model, Model):
         found[("model", "dim")] = (model.dim, linear + expert)
@@ -195,10 +198,6 @@ def _blocked_widths(sections: Sections) -> dict[Path, tuple[int, list[str]]]:
         if linear and not rows and columns * engram.head_dim % BLOCK:
             found[("engram", "head_dim")] = (engram.head_dim, linear)
     return {path: (width, reasons) for path, (width, reasons) in found.items() if reasons}
-
-
-def _rows_blocked(weights: Section | None) -> bool:
-    return isinstance(weights, Weights) and weights.engram == "fp8_row32"
 
 
 def _product(what: str, width: int, spans: Spans) -> Diagnostic:

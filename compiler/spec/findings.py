@@ -35,9 +35,8 @@ _RANGES = {
     "greater_than": ("gt", "more than"),
     "less_than_equal": ("le", "at most"),
     "less_than": ("lt", "less than"),
-    "too_short": ("min_length", "at least this many entries:"),
-    "too_long": ("max_length", "at most this many entries:"),
 }
+_LENGTHS = {"too_short": ("min_length", "at least"), "too_long": ("max_length", "at most")}
 
 
 def head(span: Span) -> Span:
@@ -55,9 +54,9 @@ def section_findings(section: str, errors: Iterable[ErrorDetails], spans: Spans)
     meant: set[Path] = set()
     for error in errors:
         path = _path(section, error)
-        if path is None or isinstance(error["input"], Poison):
+        if path is None or isinstance(error["input"], Poison) or _follows(error):
             continue
-        if error["type"] == "extra_forbidden" or error["loc"][-1] == "[key]":
+        if error["type"] == "extra_forbidden" or error["loc"][-1:] == ("[key]",):
             finding, suggestion = unknown_key(path, known_keys(path[:-1]), spans)
             unknown.append(finding)
             if suggestion:
@@ -109,7 +108,9 @@ def missing_key(path: Path, spans: Spans) -> Diagnostic:
     place = f"`{dotted(parent)}`" if parent else "the spec"
     meaning = (field.description if field is not None else None) or (SECTIONS[str(path[-1])].__doc__ or "")
     facts = (("meaning", meaning.splitlines()[0].rstrip(".")),) if meaning else ()
-    help_text = f"add `{path[-1]}:` to {place}" + ("" if parent else ", or start from a shipped spec with `extends: NAME`")
+    help_text = f"add `{path[-1]}:` to {place}" + (
+        "" if parent else ", or start from a shipped spec with `extends: NAME`"
+    )
     span = head(spans.key(parent)) if parent else head(spans.value(()))
     return Diagnostic("DSV202", f"{place} has no `{path[-1]}`", span, facts=facts, help=help_text)
 
@@ -136,7 +137,9 @@ def one_of(path: Path, allowed: Iterable[str], value: object, span: Span) -> Dia
     return Diagnostic("DSV205", message, head(span), facts=(("allowed", ", ".join(names)),), help=help_text)
 
 
-def out_of_range(path: Path, value: object, bound: str, span: Span, facts: tuple[tuple[str, str], ...] = ()) -> Diagnostic:
+def out_of_range(
+    path: Path, value: object, bound: str, span: Span, facts: tuple[tuple[str, str], ...] = ()
+) -> Diagnostic:
     """The finding for a number outside its range; `bound` reads `at least 1`."""
     message = f"`{dotted(path)}` is {shown(value)}, expected {bound}"
     facts = (("expected", bound), *facts)
@@ -156,8 +159,12 @@ def _value(path: Path, error: ErrorDetails, spans: Spans) -> Diagnostic:
     span = spans.value(path)
     if kind in _RANGES:
         name, words = _RANGES[kind]
-        shown_value = value if kind not in ("too_short", "too_long") else f"a list of {len(value)}"
-        return out_of_range(path, shown_value, f"{words} {context[name]}", span)
+        return out_of_range(path, value, f"{words} {context[name]}", span)
+    if kind in _LENGTHS:
+        name, words = _LENGTHS[kind]
+        bound = f"{words} {context[name]}"
+        message = f"`{dotted(path)}` has {len(value)} entries, expected {bound}"
+        return Diagnostic("DSV204", message, head(span), facts=(("expected", bound),), help=f"give {bound}")
     if kind == "literal_error":
         return one_of(path, _words(path, str(context["expected"])), value, span)
     if kind == "string_pattern_mismatch":
@@ -176,6 +183,11 @@ def _bad_device(path: Path, value: object, span: Span) -> Diagnostic:
     return Diagnostic("DSV213", message, span, facts=facts, help="write a family and an index, such as `cuda:0`")
 
 
+def _follows(error: ErrorDetails) -> bool:
+    """Whether a list counts as short only because pydantic does not count its wrong entries, reported by themselves."""
+    return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
+
+
 def _path(section: str, error: ErrorDetails) -> Path | None:
     """The path of an error in the spec; None for the branch of a union that was not meant."""
     words: list[str | int] = [section]
@@ -189,7 +201,7 @@ def _path(section: str, error: ErrorDetails) -> Path | None:
             if error["type"] == "model_type":
                 return None
         else:
-            words.append(word)
+            words.append(str(word) if "reads" in words else word)
     return tuple(words)
 
 

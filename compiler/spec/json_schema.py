@@ -61,7 +61,7 @@ def to_text() -> str:
 
 
 def _loosen(definition: dict[str, Any], section: str) -> list[Any]:
-    """Add aliases to a definition and take its `required` out; the rules that stand for it where nothing is extended."""
+    """Add aliases to a definition, take its `required` out, and give the rules that stand for it."""
     properties: dict[str, Any] = definition["properties"]
     spellings: dict[str, list[str]] = {key: [key] for key in properties}
     for alias, key in ALIASES.get(section, {}).items():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
-from dsv41c.compiler.source import MAX_BYTES, Document, Node, Spans, parse, shown, shown_key, to_data
+from dsv41c.compiler.source import MAX_BYTES, Document, Node, Poison, Spans, parse, shown, shown_key, to_data
 from dsv41c.compiler.spec.canonical import canonicalise
 from dsv41c.compiler.spec.findings import head
 from dsv41c.compiler.spec.locate import Origin, Stdin, find, find_base
@@ -74,11 +73,12 @@ class _Loader:
             return root
         own = replace(root, value={key: node for key, node in root.value.items() if key != "extends"})
         span = head(base.span)
+        if isinstance(base.value, Poison):
+            raise UserFault([])  # reported already; without the base everything would be missing
         if not isinstance(base.value, str):
             message = f"`extends` is {shown(to_data(base))}, expected the name of a spec"
             facts = (("expected", "a shipped name, or a file in this folder"),)
-            self.sink.add(Diagnostic("DSV203", message, span, facts=facts, help="write `extends: NAME`"))
-            return own
+            raise UserFault([Diagnostic("DSV203", message, span, facts=facts, help="write `extends: NAME`")])
         chain = (*chain, origin.identity)
         source = find_base(base.value, span, origin)
         self._check_chain(base.value, source, chain, span)
@@ -125,7 +125,7 @@ class _Loader:
     def _parse(self, origin: Origin) -> Node:
         data = origin.data[: MAX_BYTES + 1]
         # Kept before parsing, so that a text that cannot be parsed has snippets too.
-        self.sources[origin.file] = data.decode("utf-8", "replace") if isinstance(data, bytes) else cast(str, data)
+        self.sources[origin.file] = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
         document: Document = parse(data, origin.file)
         self.sink.extend(document.diagnostics)
         return canonicalise(document.root, self.sink)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from dsv41c.compiler.source import read_file, shown_key
+from dsv41c.compiler.source import MAX_BYTES, read_file, shown_key
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 
 Stdin = Callable[[], str | bytes]
@@ -25,6 +25,11 @@ class Origin:
     directory: Path | None = None
 
 
+def read_stdin() -> bytes:
+    """What standard input holds, up to just over the limit of a text."""
+    return sys.stdin.buffer.read(MAX_BYTES + 1)
+
+
 def shipped_names(folder: str = "") -> tuple[str, ...]:
     """Names of the shipped specs, or of what a folder of them (`targets`) holds."""
     place = resources.files("dsv41c.specs").joinpath(folder)
@@ -34,7 +39,7 @@ def shipped_names(folder: str = "") -> tuple[str, ...]:
 def find(ref: str, stdin: Stdin | None = None, folder: str = "") -> Origin:
     """A spec (or, with folder `targets`, a target) by shipped name, path, or `-`. Raises UserFault."""
     if ref == "-":
-        return Origin((stdin or sys.stdin.buffer.read)(), "<stdin>", "<stdin>")
+        return Origin((stdin or read_stdin)(), "<stdin>", "<stdin>")
     if ref in shipped_names(folder):
         return _shipped(ref, folder)
     if _looks_like_a_path(ref):

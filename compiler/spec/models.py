@@ -64,11 +64,11 @@ class Tokens(Section):
 class Layers(Section):
     """The layer map: which layer produces which shared state. Layers are zero-based."""
 
-    compress_ratios: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=MAX_WIDTH)], ...], Field(max_length=MAX_LAYERS)
-    ] = Field(
-        description="Tokens per group of each layer's compressed branch: 0 window only, 1 one to one, r pooled. A list "
-        "with an entry a layer, or a compact map such as {0-1: 0, 2-39: 2}."
+    compress_ratios: Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_WIDTH)], ...], Field(max_length=MAX_LAYERS)] = (
+        Field(
+            description="Tokens per group of each layer's compressed branch: 0 window only, 1 one to one, r pooled. A "
+            "list with an entry a layer, or a compact map such as {0-1: 0, 2-39: 2}."
+        )
     )
     kv_source_layers: LayerList = Field(description="Layers that own a compressor and produce compressed KV.")
     index_source_layers: LayerList = Field(description="Layers that score the index keys and select groups.")
@@ -79,8 +79,8 @@ class Layers(Section):
     engram_layers: LayerList = Field(default=(), description="Layers with an engram; absent for none.")
     reads: Mapping[int, Mapping[SharedKind, Annotated[int, Field(ge=0, lt=1 << 31)]]] = Field(
         default_factory=dict,
-        description="Says the producer a layer reads from, by kind (compress_kv, index_k, topk, candidates), instead of "
-        "the latest producer at or before it.",
+        description="Says the producer a layer reads from, by kind (compress_kv, index_k, topk, candidates), instead "
+        "of the latest producer at or before it.",
     )
 
 
@@ -142,7 +142,9 @@ class Moe(Section):
     gate_temp: Positive = Field(description="Divisor of router logits.")
     route_scale: Positive = Field(description="Factor of the normalised routing weights.")
     swiglu_limit: float = Field(
-        ge=0, le=1e12, description="Clamp inside every expert, routed and shared: gate above, up on both sides; 0 = none."
+        ge=0,
+        le=1e12,
+        description="Clamp inside every expert, routed and shared: gate above, up on both sides; 0 = none.",
     )
 
 
@@ -180,7 +182,8 @@ class Numerics(Section):
         default="none", description="Whether inputs of quantised linears are rounded to FP8, as the released code does."
     )
     kv_cache: Literal["none", "reference"] = Field(
-        default="reference", description="Whether caches and index queries are fake-quantised, as the released code does."
+        default="reference",
+        description="Whether caches and index queries are fake-quantised, as the released code does.",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsv41c.compiler.source import POISON, Node, Path, Poison, shown, shown_key, to_data
+from dsv41c.compiler.source import POISON, Node, Poison, shown, shown_key, to_data
 from dsv41c.compiler.spec import ratios
 from dsv41c.compiler.spec.models import MAX_LAYERS, MAX_LENGTH
 from dsv41c.diagnostics import Diagnostic, Sink

@@ -34,10 +34,7 @@ class _Entry:
 
 def normalise(node: Node, n_layers: int, n_mtp_layers: int, sink: Sink) -> Node:
     """The ratios as a list of `n_layers` entries; `POISON` where a fault was reported."""
-    if isinstance(node.value, Mapping):
-        ratios = _from_map(node, n_layers, n_mtp_layers, sink)
-    else:
-        ratios = node
+    ratios = _from_map(node, n_layers, n_mtp_layers, sink) if isinstance(node.value, Mapping) else node
     if not isinstance(ratios.value, tuple):
         return ratios
     length = len(ratios.value)

@@ -162,4 +162,6 @@ def _no_map(root: Node) -> Diagnostic:
 def _missing_header(key: str, spans: Spans) -> Diagnostic:
     line = f"format: {FORMAT}" if key == "format" else "name: NAME"
     message = f"the spec has no `{key}`"
-    return Diagnostic("DSV202", message, findings.head(spans.value(())), facts=(("expected", line),), help=f"add `{line}`")
+    return Diagnostic(
+        "DSV202", message, findings.head(spans.value(())), facts=(("expected", line),), help=f"add `{line}`"
+    )

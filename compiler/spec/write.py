@@ -8,19 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from dsv41c.compiler.source.scalars import resolve
 from dsv41c.compiler.spec.models import SECTIONS, Spec
 
 WIDTH = 120
 REMARK_COLUMN = 48
 # Plain text that no YAML reader takes for anything else.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./]*(-[A-Za-z0-9_./]+)*")
-_WORDS = frozenset(
-    "true false null yes no on off y n True False Null Yes No On Off Y N TRUE FALSE NULL YES NO ON OFF".split()
-)
+# Words that readers of older YAML take for truth values; quoted for their sake.
+_OLD_WORDS = frozenset(("yes", "no", "on", "off", "y", "n"))
 
 
 def to_yaml(spec: Spec, header: Sequence[str] = (), remarks: Mapping[str, str] | None = None) -> str:
-    """The spec as YAML. `header` lines come first, as comments; `remarks` are comments by `section` or `section.key`."""
+    """The spec as YAML. `header` lines come first, as comments; `remarks` are by `section` or `section.key`."""
     remarks = remarks or {}
     lines = [f"# {line}".rstrip() for line in header]
     lines += [f"format: {spec.format}", f"name: {_text(spec.name)}"]
@@ -96,4 +96,5 @@ def _number(value: float) -> str:
 
 
 def _text(value: str) -> str:
-    return value if _PLAIN.fullmatch(value) and value not in _WORDS else json.dumps(value)
+    plain = _PLAIN.fullmatch(value) and resolve(value) == value and value.lower() not in _OLD_WORDS
+    return value if plain else json.dumps(value)

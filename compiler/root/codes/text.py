@@ -10,8 +10,10 @@ CODES: tuple[Code, ...] = (
         "invalid-yaml",
         "error",
         "the text is not valid YAML",
-        "The parser could not make sense of the text at this place. The fault is often a line or two above: a missing\n"
-        "colon, an entry that is indented differently from its neighbours, a bracket or a quote that is not closed.\n\n"
+        "The parser could not make sense of the text at this place. The fault is often a line or two above: a\n"
+        "missing colon, an entry that is indented differently from its neighbours, a bracket or a quote that is\n"
+        "not closed.\n"
+        "\n"
         "Nothing after this place was read, so there may be more findings once it is mended.",
         bad="extends: toy\nlayers: {kv_source_layers: [2, 5}\n",
         good="extends: toy\nlayers: {kv_source_layers: [2, 5]}\n",
@@ -21,17 +23,17 @@ CODES: tuple[Code, ...] = (
         "not-utf-8",
         "error",
         "the file is not UTF-8 text",
-        "Specs and configs are UTF-8. Other encodings would make columns, and sometimes values, differ from what the\n"
-        "editor shows. Save the file as UTF-8; if it should not be text at all, check that the path is right.",
+        "Specs and configs are UTF-8. Other encodings would make columns, and sometimes values, differ from what\n"
+        "the editor shows. Save the file as UTF-8; if it should not be text at all, check that the path is right.",
     ),
     Code(
         "DSV103",
         "strange-character",
         "error",
         "the text holds a control character",
-        "Control characters, unusual line ends (U+0085, U+2028, U+2029) and lone surrogates are refused: editors, YAML\n"
-        "and this tool would count lines differently, and findings would point to the wrong place. Remove the character,\n"
-        "or write it as an escape (`\\x1b`) in a double-quoted string.",
+        "Control characters, unusual line ends (U+0085, U+2028, U+2029) and lone surrogates are refused: editors,\n"
+        "YAML and this tool would count lines differently, and findings would point to the wrong place. Remove\n"
+        "the character, or write it as an escape (`\\x1b`) in a double-quoted string.",
     ),
     Code(
         "DSV104",
@@ -54,8 +56,8 @@ CODES: tuple[Code, ...] = (
         "duplicate-key",
         "error",
         "a key is given twice in one map",
-        "Most YAML readers silently take the last one. Here it is an error: one of the two values would be lost, and\n"
-        "nobody would see which. Keep one.",
+        "Most YAML readers silently take the last one. Here it is an error: one of the two values would be lost,\n"
+        "and nobody would see which. Keep one.",
         bad="extends: toy\nruntime:\n  max_sessions: 2\n  max_sessions: 4\n",
         good="extends: toy\nruntime:\n  max_sessions: 4\n",
     ),
@@ -64,8 +66,8 @@ CODES: tuple[Code, ...] = (
         "explicit-tag",
         "error",
         "a value has a YAML tag",
-        "Tags such as `!!python/object` tell some readers to build arbitrary objects. Values here are plain: numbers,\n"
-        "text, lists and maps. Remove the tag; quote a value that should be text.",
+        "Tags such as `!!python/object` tell some readers to build arbitrary objects. Values here are plain:\n"
+        "numbers, text, lists and maps. Remove the tag; quote a value that should be text.",
         bad="extends: toy\nname: !!str toy2\n",
         good="extends: toy\nname: toy2\n",
     ),
@@ -74,8 +76,8 @@ CODES: tuple[Code, ...] = (
         "merge-key",
         "error",
         "the merge key `<<` is used",
-        "`<<` is an extension of YAML 1.1 that YAML 1.2 dropped. Write the entries out, or use `extends` to start from\n"
-        "another spec; plain aliases (`*name`) work.",
+        "`<<` is an extension of YAML 1.1 that YAML 1.2 dropped. Write the entries out, or use `extends` to start\n"
+        "from another spec; plain aliases (`*name`) work.",
         bad="extends: toy\nruntime:\n  <<: {max_sessions: 2}\n",
         good="extends: toy\nruntime:\n  max_sessions: 2\n",
     ),
@@ -84,7 +86,7 @@ CODES: tuple[Code, ...] = (
         "key-not-text",
         "error",
         "a key is a list, a map or an alias",
-        "Keys are text. This also appears where a template left `{{ braces }}` behind. Quote the key if it is meant.",
+        "Keys are text. This also appears where a template left `{{ braces }}` behind. Quote the key if it is\nmeant.",
         bad="extends: toy\n[name]: toy2\n",
         good="extends: toy\nname: toy2\n",
     ),
@@ -93,7 +95,8 @@ CODES: tuple[Code, ...] = (
         "several-documents",
         "error",
         "the file holds more than one YAML document",
-        "A `---` in the middle of a file starts another document. A file is one spec; keep the others in their own files.",
+        "A `---` in the middle of a file starts another document. A file is one spec; keep the others in their\n"
+        "own files.",
         bad="extends: toy\n---\nname: toy2\n",
         good="extends: toy\nname: toy2\n",
     ),
@@ -118,11 +121,15 @@ CODES: tuple[Code, ...] = (
         "too-many-values",
         "error",
         "the text expands to too many values",
-        "Aliases repeat whole values, and aliases of aliases multiply: nine lines can stand for billions of values. Both\n"
-        "what is written and what aliases expand to are counted.",
-        bad="extends: toy\na: &a [0,0,0,0,0,0,0,0,0,0]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
-        "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
-        "e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e]\n",
+        "Aliases repeat whole values, and aliases of aliases multiply: nine lines can stand for billions of\n"
+        "values. Both what is written and what aliases expand to are counted.",
+        bad="extends: toy\n"
+        "a: &a [0,0,0,0,0,0,0,0,0,0]\n"
+        "b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+        "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+        "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
+        "e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n"
+        "f: [*e,*e,*e]\n",
         good="extends: toy\n",
     ),
     Code(
@@ -130,8 +137,8 @@ CODES: tuple[Code, ...] = (
         "integer-too-large",
         "error",
         "an integer does not fit in 64 bits",
-        "No size of a model comes near 2^63. Such a number is a slip of the keyboard, or an attempt to make something\n"
-        "allocate without bound.",
+        "No size of a model comes near 2^63. Such a number is a slip of the keyboard, or an attempt to make\n"
+        "something allocate without bound.",
         bad="extends: toy\nmodel: {vocab_size: 1000000000000000000000000000000}\n",
         good="extends: toy\nmodel: {vocab_size: 512}\n",
     ),
@@ -140,8 +147,8 @@ CODES: tuple[Code, ...] = (
         "number-not-finite",
         "error",
         "a number is NaN or infinite",
-        "NaN and infinity pass many range checks and then spread through every result. `1e999` is infinite too, because\n"
-        "it does not fit in a double.",
+        "NaN and infinity pass many range checks and then spread through every result. `1e999` is infinite too,\n"
+        "because it does not fit in a double.",
         bad="extends: toy\nmoe: {swiglu_limit: .nan}\n",
         good="extends: toy\nmoe: {swiglu_limit: 2.0}\n",
     ),
@@ -150,7 +157,7 @@ CODES: tuple[Code, ...] = (
         "unknown-anchor",
         "error",
         "an alias has no anchor before it",
-        "`*name` repeats the value marked `&name`, which must stand above it and must not contain the alias itself.",
+        "`*name` repeats the value marked `&name`, which must stand above it and must not contain the alias\nitself.",
         bad="extends: toy\nlayers: {engram_layers: *both}\n",
         good="extends: toy\nlayers: {engram_layers: &both [1, 4]}\n",
     ),
@@ -166,7 +173,7 @@ CODES: tuple[Code, ...] = (
         "empty-text",
         "error",
         "the text is empty",
-        "There is nothing but comments and blank lines. Start from a shipped spec with `extends: toy`, or copy one.",
+        "There is nothing but comments and blank lines. Start from a shipped spec with `extends: toy`, or copy\none.",
         bad="# nothing here\n",
         good="extends: toy\n",
     ),
@@ -175,7 +182,8 @@ CODES: tuple[Code, ...] = (
         "graph-text-unreadable",
         "error",
         "the text form of a graph has a line that is neither an input nor an op",
-        "`dsv41c graph SPEC --format text` prints a graph with one line an input or op, after a first line that names the "
-        "format. The line named here is not of that form, or uses a kind of op or value that does not exist.",
+        "`dsv41c graph SPEC --format text` prints a graph with one line an input or op, after a first line that\n"
+        "names the format. The line named here is not of that form, or uses a kind of op or value that does not\n"
+        "exist.",
     ),
 )
