@@ -53,8 +53,3 @@ def compile_spec(loaded: Loaded, *, dump: Path | None = None, verify: bool = Fal
 def write_plan(plan: Plan, folder: Path) -> None:
     """Write a plan, whole or not at all, in the place of an older one. Raises `UserFault`: DSV820 to DSV822."""
     folders.write(plan.files, folder)
-
-
-def stale_files(plan: Plan, folder: Path) -> tuple[str, ...]:
-    """Names of files that a folder lacks, has otherwise, or has too many, compared with a plan; empty if up to date."""
-    return folders.stale(plan.files, folder)

@@ -58,14 +58,14 @@ def _names(manifest: Manifest) -> Iterator[str]:
 
 def _sizes(manifest: Manifest) -> Iterator[str]:
     """Numbers that size something, within what a spec may say."""
-    for section in (manifest.model, manifest.runtime):
-        for name, value in section:
+    for section in (manifest.model.model_dump(), manifest.runtime.model_dump()):
+        for name, value in section.items():
             if isinstance(value, int) and not 1 <= value <= MAX_COUNT:
                 yield f"`{name}` is {value}, expected 1 to {MAX_COUNT}"
     buckets = manifest.runtime.decode_buckets
     if not buckets or not all(1 <= size <= MAX_COUNT for size in buckets):
         yield "`runtime.decode_buckets` is empty or holds a size below 1"
-    for name, token in manifest.tokens:
+    for name, token in manifest.tokens.model_dump().items():
         if not 0 <= token < MAX_COUNT:
             yield f"`tokens.{name}` is {token}, which is no token id"
     for op in manifest.ops:
@@ -93,11 +93,12 @@ def _stages(manifest: Manifest) -> Iterator[str]:
     found = sorted(file.path for file in manifest.files)
     if found != expected:
         yield f"`files` lists {', '.join(found)[:300]!a}, expected {', '.join(expected)[:300]}"
-    places = [*manifest.values, *manifest.ops, *manifest.regions, *manifest.weights]
-    outside = [place.id for place in places if not 0 <= place.stage < len(manifest.stages)]
-    outside += [
-        move.value for move in manifest.transfers if not 0 <= move.from_stage < move.to_stage < len(manifest.stages)
-    ]
+    count = len(manifest.stages)
+    homes = [(value.id, value.stage) for value in manifest.values] + [(op.id, op.stage) for op in manifest.ops]
+    homes += [(region.id, region.stage) for region in manifest.regions]
+    homes += [(weight.id, weight.stage) for weight in manifest.weights]
+    outside = [name for name, stage in homes if not 0 <= stage < count]
+    outside += [move.value for move in manifest.transfers if not 0 <= move.from_stage < move.to_stage < count]
     yield from (f"`{name}` names a stage that is not there" for name in outside)
 
 

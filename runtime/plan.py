@@ -121,12 +121,12 @@ def _disagreements(
             yield 1, f"function `{region.function}` of region `{region.id}` is missing"
     wanted = {region.function: region for region in regions}
     for function in functions:
-        region = wanted.get(function.name)
-        if region is None:
+        if function.name not in wanted:
             yield function.line, f"function `{function.name}` is no region of the manifest"
-        else:
-            for text in _differences(function, region, [ops[op] for op in region.ops], strict):
-                yield function.line, f"`{function.name}` {text}"
+            continue
+        region = wanted[function.name]
+        for text in _differences(function, region, [ops[op] for op in region.ops], strict):
+            yield function.line, f"`{function.name}` {text}"
 
 
 def _differences(function: Function, region: RegionEntry, ops: list[OpEntry], strict: bool) -> Iterator[str]:

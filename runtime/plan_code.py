@@ -165,11 +165,11 @@ def _literal(node: ast.expr) -> Literal | None:
     if not isinstance(node, ast.Constant):
         return None
     value = node.value
-    if node.kind is not None or type(value) not in (int, float, str):
+    if node.kind is not None or isinstance(value, bool) or not isinstance(value, int | float | str):
         raise RefusedError(f"the literal `{ascii(value)[:100]}`", node.lineno)
     if isinstance(value, str):
         return value
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise RefusedError("a number that is not finite", node.lineno)
     return sign * value
 

@@ -151,17 +151,6 @@ beside its place first and renamed when it is whole, so nothing is left half don
 **Way out**: choose a folder that you may write, on a disk with room.
 """,
     ),
-    _code(
-        "DSV823",
-        "plan-out-of-date",
-        "the folder does not hold what the spec compiles to",
-        """
-`compile --check` compares the folder with what would be written, byte by byte, and writes nothing. The finding names
-the files that differ.
-
-**Way out**: compile without `--check` and commit the result.
-""",
-    ),
 )
 
 CODES: tuple[Code, ...] = (*_MANIFEST, *_FILES, *_WRITING)
