@@ -281,10 +281,8 @@ def test_rope_scaling() -> None:
     del scaling["beta_fast"]
     assert codes(changed(rope_scaling=scaling)) == ["DSV236"]
     del scaling["factor"]
-    assert (
-        "rope_scaling.factor"
-        in next(d for d in changed(rope_scaling=scaling).diagnostics if d.code == "DSV237").message
-    )
+    missing = next(found for found in changed(rope_scaling=scaling).diagnostics if found.code == "DSV237")
+    assert "rope_scaling.factor" in missing.message
     assert codes(changed(rope_parameters={})) == ["DSV235"]
 
 
