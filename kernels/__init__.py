@@ -1,1 +1,1 @@
-"""The bottom layer: what ops are (`catalog`), and the kernels that compute them. Imports neither compiler nor runtime."""
+"""The bottom layer: what ops are (`catalog`), and the kernels that compute them. No compiler, no runtime here."""

@@ -145,12 +145,16 @@ def test_nothing_to_see_gives_zero_and_extreme_sinks_are_finite():
     assert torch.equal(out[0, 0, 2], torch.zeros(C))
 
 
-def test_a_selected_group_that_is_not_complete_is_not_attended():
-    q, rows = sequence(2)
-    far = {"compress_kv": torch.ones(1, 4, C), "window": W, "ratio": 2, "rope_dim": R}
-    arguments = (step_at([0], 2), q[None], torch.zeros(1, W, C), rows[None], ROPE, SINK)
-    out = [attend(*arguments, topk=torch.tensor([[[first], [0]]]), **far) for first in (0, -1)]
-    assert torch.equal(*out)
+def test_groups_that_are_not_there_are_not_read():
+    """An unfinished group is never attended, and what its row holds (row 0 stands in for -1) does not matter."""
+    q, rows = sequence(1)
+    options = {"window": W, "ratio": 2, "rope_dim": R}
+    arguments = (step_at([0], 1), q[None], torch.zeros(1, W, C), rows[None], ROPE, SINK)
+    plain = attend(*arguments, **options)
+    far = torch.full((1, 4, C), float("nan"))
+    for first in (0, 3, -1):
+        out = attend(*arguments, compress_kv=far, topk=torch.tensor([[[first, -1]]]), **options)
+        assert torch.allclose(out, plain, atol=1e-6)
 
 
 def test_window_rows_and_query():
