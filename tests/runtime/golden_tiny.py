@@ -13,8 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dsv41c.kernels.reference.encodings import dense
 from dsv41c.runtime.engine import Engine, load_weights
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.weights.bind import Experts
 
 torch.set_num_threads(1)
 
@@ -101,8 +103,19 @@ def plan(mode: str = ORACLE, *changes: tuple[str, str]) -> TinyPlan:
 
 
 @cache
-def weights(mode: str = ORACLE) -> dict[str, object]:
+def packed_weights(mode: str = ORACLE) -> dict[str, object]:
+    """The weights as an engine binds them."""
     return load_weights(plan(mode).manifest, TINY)
+
+
+@cache
+def weights(mode: str = ORACLE) -> dict[str, object]:
+    """The same values with every expert decoded once instead of at each use: a third of a step's time."""
+    dtype = torch.bfloat16 if MODES[mode][0] == "bf16" else torch.float32
+    return {
+        name: [dense(item, dtype) for item in weight] if isinstance(weight, Experts) else weight
+        for name, weight in packed_weights(mode).items()
+    }
 
 
 @cache
