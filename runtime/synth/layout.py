@@ -14,6 +14,7 @@ from dsv41c.runtime.weights.encoding import BLOCK, is_plain, scale_shape, weight
 from dsv41c.runtime.weights.names import scale_names
 from dsv41c.runtime.weights.shard import DTYPE_BITS
 
+_HELP = "change the width in the spec, or declare another encoding in its `weights` section"
 SHARD_BYTES = 4 << 30
 # How the release stores each encoding.
 _DTYPES = {"f32": "F32", "bf16": "BF16", "fp8_32x32": "F8_E4M3", "fp8_row32": "F8_E4M3", "fp4_32": "I8"}
@@ -66,7 +67,7 @@ def plan_weights(manifest: Manifest) -> list[Weight]:
     for entry in manifest.weights:
         text = _impossible(entry)
         if text:
-            findings.setdefault((entry.role, text), Diagnostic("DSV753", f"`{entry.id}` {text}"))
+            findings.setdefault((entry.role, text), Diagnostic("DSV753", f"`{entry.id}` {text}", help=_HELP))
             continue
         for expert in range(entry.count):
             weights.append(_weight(entry.role, entry.name.replace("{expert}", str(expert)), entry))

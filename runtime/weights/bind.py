@@ -22,7 +22,7 @@ from dsv41c.runtime.weights.encoding import BLOCK
 from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
-from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, decode, find_not_a_number
+from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, HELP_DAMAGED, decode, find_not_a_number
 
 # Up to so many bytes of expert scales are looked through for NaN at once (about a second); beyond, at first use.
 EAGER_BYTES = 1 << 30
@@ -108,7 +108,8 @@ class MappedTable:
         if bool(bad.any()):
             row = int(flat[bad.any(dim=-1).nonzero()[0, 0]])
             header = self._stored.tensor
-            raise UserFault([Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file))])
+            help = HELP_DAMAGED if code == "DSV730" else "export the table as BF16, or as the release stores it"
+            raise UserFault([Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file), help=help)])
 
 
 Bound = Tensor | Packed | Experts | MappedTable

@@ -17,6 +17,14 @@ _EXPERT = re.compile(r"(layers\.\d+\..*?experts\.)(0|[1-9]\d{0,8})\.")
 
 _HELP_LAYERS = "correct the layer map of the spec, or use the checkpoint that belongs to it"
 _HELP_OTHER = "use the checkpoint that belongs to the spec"
+_HELP = {
+    "DSV722": "correct the width in the spec, or use the checkpoint that belongs to it",
+    "DSV723": "correct the `weights` section of the spec, or export the tensor in an encoding that it takes",
+    "DSV724": "export the scale along with the weight",
+    "DSV725": "correct the `weights` section of the spec if every tensor of the role disagrees; else export again",
+    "DSV726": "remove the one that does not hold",
+    "DSV727": "remove the scale if the tensor has been scaled already; else export the tensor again",
+}
 _HELP_COUNT = "set `model.n_layers` to the checkpoint's number of layers"
 
 
@@ -37,7 +45,8 @@ class Faults:
             first = tensors[0]
             more = f" (and {len(tensors) - 1:,} more of role `{role}`)" if len(tensors) > 1 else ""
             facts = _facts([tensor.stored for tensor in tensors]) if more else ()
-            found.append(Diagnostic(code, f"{kind} `{first.stored}` {text}{more}", Span(first.file), facts=facts))
+            message = f"{kind} `{first.stored}` {text}{more}"
+            found.append(Diagnostic(code, message, Span(first.file), facts=facts, help=_HELP[code]))
         return found
 
 
@@ -103,20 +112,26 @@ def unexpected(names: list[str], entries: Sequence[WeightEntry]) -> list[Diagnos
     planned = {entry.layer for entry in entries}
     families: dict[str, list[str]] = {}
     found = []
-    for numbers, group in _by_layers(names):
+    groups = _by_layers(names)
+    beyond = [group for group in groups if group[0] and not planned & set(group[0])]
+    if beyond:  # one cause, though layers differ in what they hold
+        numbers = sorted(number for group in beyond for number in group[0])
+        found.append(_surplus_layers(numbers, [name for group in beyond for name in group[1]]))
+    for numbers, group in (group for group in groups if group not in beyond):
         if not numbers:
             families.setdefault(group[0].partition(".")[0], []).extend(group)
             continue
-        beyond = not planned & set(numbers)
         text = f"{_listed(numbers, group)} in checkpoint, which the plan does not use"
-        if beyond:
-            text = f"{_listed(numbers, group)} in checkpoint, and the plan has no such layer"
-        help = _HELP_COUNT if beyond else _HELP_LAYERS
-        found.append(Diagnostic("DSV721", text, facts=_facts(group) if len(group) > 1 else (), help=help))
+        found.append(Diagnostic("DSV721", text, facts=_facts(group) if len(group) > 1 else (), help=_HELP_LAYERS))
     for group in families.values():
         text = f"{_listed([], group)} in checkpoint, which the plan does not use"
         found.append(Diagnostic("DSV721", text, facts=_facts(group) if len(group) > 1 else (), help=_HELP_OTHER))
     return found
+
+
+def _surplus_layers(numbers: list[int], names: list[str]) -> Diagnostic:
+    text = f"{_listed(numbers, names)} in checkpoint, and the plan has no such layer"
+    return Diagnostic("DSV721", text, facts=_facts(names) if len(names) > 1 else (), help=_HELP_COUNT)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from dsv41c.runtime.weights.shard import LISTED, MAX_HEADER_BYTES, Broken, Shard
 
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
+_HELP_UNSAFE = "put the shards beside the index, and name them plainly in it"
 
 
 @dataclass(slots=True)
@@ -54,14 +55,14 @@ def _from_index(folder: Path) -> Listing:
     unsafe = [name for name in files if not _plain(name)]
     if unsafe:
         listing.findings.append(
-            _finding("DSV706", "the index names files that are not plain names in its folder", unsafe)
+            _finding("DSV706", "the index names files that are not plain names in its folder", unsafe, _HELP_UNSAFE)
         )
     present = {name for name in files if name not in unsafe and (folder / name).exists()}
     absent = [name for name in files if name not in present and name not in unsafe]
     if absent:
         total = sum(1 for name in weight_map.values() if name in set(absent))
         text = f"{counted(len(absent), 'shard')} of {len(files)} not there, which hold {counted(total, 'tensor')}"
-        listing.findings.append(_finding("DSV707", text, absent))
+        listing.findings.append(_finding("DSV707", text, absent, "fetch them"))
     listing.files = sorted(present)
     listing.weight_map = weight_map
     return listing
@@ -86,10 +87,10 @@ def _plain(name: str) -> bool:
     return name.endswith(SUFFIX) and name.isprintable() and not set(name) & set("/\\:") and len(name) <= 255
 
 
-def _finding(code: str, text: str, names: list[str]) -> Diagnostic:
+def _finding(code: str, text: str, names: list[str], help: str) -> Diagnostic:
     listed = ", ".join(f"`{shown(name)}`" for name in names[:LISTED])
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return Diagnostic(code, f"{text}: {listed}{more}", Span(INDEX))
+    return Diagnostic(code, f"{text}: {listed}{more}", Span(INDEX), help=help)
 
 
 def compare(weight_map: dict[str, str], shards: list[Shard]) -> list[Diagnostic]:

@@ -18,6 +18,9 @@ from dsv41c.runtime.weights.headers import Checkpoint, TensorHeader
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
+_HELP = "wait until the download or export is finished, and run again"
+
+
 class MappedFiles:
     """The files of a checkpoint, each mapped once, read-only. Tensors keep their map alive by themselves."""
 
@@ -31,12 +34,13 @@ class MappedFiles:
                     size = os.fstat(file.fileno()).st_size
                     if size != checkpoint.files[name]:
                         text = f"`{name}` has {size} bytes, and had {checkpoint.files[name]} when it was checked"
-                        findings.append(Diagnostic("DSV732", text, Span(name)))
+                        findings.append(Diagnostic("DSV732", text, Span(name), help=_HELP))
                         continue
                     self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
-                findings.append(Diagnostic("DSV732", f"`{name}` can no longer be mapped: {reason}", Span(name)))
+                text = f"`{name}` can no longer be mapped: {reason}"
+                findings.append(Diagnostic("DSV732", text, Span(name), help=_HELP))
         if findings:
             raise UserFault(findings)
 

@@ -22,6 +22,11 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own reader
 MAX_RANK = 16
 MAX_DIMENSION = 1 << 62
 LISTED = 8
+_HELP = {
+    "DSV701": "fetch the file again, or export it again",
+    "DSV702": "export the tensor in an encoding of the spec's `weights` section, or as BF16 or F32",
+    "DSV704": "fetch the file again, or export it again",
+}
 
 # Bits an element, by the format's dtype names. Six-bit floats are left out: nothing here could read them.
 DTYPE_BITS = {
@@ -114,16 +119,16 @@ def read_shard(folder: Path, name: str) -> Shard:
     try:
         # A pipe or device would block or never end, so look before opening.
         if not stat.S_ISREG(os.stat(folder / name).st_mode):
-            shard.report("DSV701", f"`{shown(name)}` is not a regular file")
+            shard.report("DSV701", f"`{shown(name)}` is not a regular file", help="give the folder of a download")
             return shard
         with open(folder / name, "rb") as file:
             shard.size = os.fstat(file.fileno()).st_size
             start, document = _read_header(shard, file.read)
     except OSError as error:
-        shard.report("DSV700", f"`{shown(name)}` cannot be read: {error.strerror}")
+        shard.report("DSV700", f"`{shown(name)}` cannot be read: {error.strerror}", help="let this user read it")
         return shard
     except Broken as error:
-        shard.report("DSV701", str(error), help="fetch the file again, or export it again")
+        shard.report("DSV701", str(error), help=_HELP["DSV701"])
         return shard
     if document is not None:
         shard.readable = True
@@ -172,7 +177,7 @@ def _check(shard: Shard, start: int, document: dict[str, object]) -> None:
     for code, found in faults.items():
         more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
         facts = (("tensors", ", ".join(f"`{shown(name)}`" for name, _ in found[:LISTED])),) if len(found) > 1 else ()
-        shard.report(code, f"shard `{shown(shard.name)}`: {found[0][1]}{more}", *facts)
+        shard.report(code, f"shard `{shown(shard.name)}`: {found[0][1]}{more}", *facts, help=_HELP[code])
     shard.tensors.extend(
         TensorHeader(e.name, e.name, e.dtype, e.shape, shard.name, start + e.begin, e.end - e.begin)
         for e in entries

@@ -18,6 +18,9 @@ E8M0_NAN = 255
 # The smallest E4M3 step is 2^-9 and the smallest BF16 one 2^-133, so from 2^(3-127) on every product is a BF16 value.
 SMALLEST_BF16_SCALE = 3
 
+HELP_DAMAGED = "fetch the file again, or export it again"
+HELP_LOSSY = "compile with `numerics.compute: f32`, or store the tensor as BF16"
+
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -85,7 +88,7 @@ def _at(header: TensorHeader, bad: Tensor, text: str) -> Diagnostic:
     first = bad.nonzero()[0].tolist()
     count = int(bad.sum())
     more = f" (and {count - 1:,} more)" if count > 1 else ""
-    return Diagnostic("DSV730", f"`{header.stored}` element {first} {text}{more}", Span(header.file))
+    return Diagnostic("DSV730", f"`{header.stored}` element {first} {text}{more}", Span(header.file), help=HELP_DAMAGED)
 
 
 def _lossy(stored: Stored, values: Tensor, rounded: Tensor, first: int) -> Diagnostic:
@@ -93,5 +96,4 @@ def _lossy(stored: Stored, values: Tensor, rounded: Tensor, first: int) -> Diagn
     value = float(values[tuple(where)])
     where[0] += first
     text = f"`{stored.tensor.stored}` ({stored.tensor.dtype}) element {where} is {value!r}, which is no bf16 value"
-    help = "compile with `numerics.compute: f32`, or store the tensor as BF16"
-    return Diagnostic("DSV731", text, Span(stored.tensor.file), help=help)
+    return Diagnostic("DSV731", text, Span(stored.tensor.file), help=HELP_LOSSY)

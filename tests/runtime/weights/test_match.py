@@ -78,6 +78,8 @@ def test_too_many_and_too_few_layers(judged, tiny_data):
         name.replace("layers.9.", "layers.10."): tensor for name, tensor in tiny_data.items() if "layers.9." in name
     }
     assert "no such layer" in one(judged(extra), "DSV721").message
+    planned = judged(num_hidden_layers=7, index_source_layer_ids=[2, 4, 6], compress_ratios=[0, 0, 2, 2, 2, 2, 1])
+    assert "of layers 7-9 in checkpoint" in one(planned, "DSV721").message
     gone = {name: None for name in tiny_data if name.startswith("layers.9.") and not name.endswith("_vl")}
     assert "all that the plan needs there" in one(judged(gone), "DSV720").message
 
