@@ -43,7 +43,7 @@ def feed(run, starts, sessions, count, padding=0, context=None):
     logits = run.call(torch.stack(ids), slots, positions, context)
     for row, s in enumerate(sessions):
         want = alone(s)[0][starts[s] : starts[s] + count]
-        assert (logits[row] - want).abs().max() < 5e-5  # measured at most 1.0e-5
+        assert (logits[row] - want).abs().max() < 5e-5  # measured at most 9.8e-6
         starts[s] += count
 
 
