@@ -47,10 +47,10 @@ def _names(manifest: Manifest) -> Iterator[str]:
         "weights": [weight.id for weight in manifest.weights] + [constant.id for constant in manifest.constants],
     }
     for where, ids in lists.items():
-        yield from (f"{where}: `{name}` comes {n} times" for name, n in Counter(ids).items() if n > 1)
+        yield from (f"{where}: {name[:200]!a} comes {n} times" for name, n in Counter(ids).items() if n > 1)
         yield from (f"{where}: {name[:200]!a} is no id" for name in ids if not _ID.fullmatch(name))
     functions = Counter((region.stage, region.function) for region in manifest.regions)
-    yield from (f"stage {stage} has {n} functions `{name}`" for (stage, name), n in functions.items() if n > 1)
+    yield from (f"stage {stage} has {n} functions {name[:200]!a}" for (stage, name), n in functions.items() if n > 1)
     for region in manifest.regions:
         if not _FUNCTION.fullmatch(region.function):
             yield f"regions: {region.function[:200]!a} is no name of a function"

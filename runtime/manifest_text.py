@@ -86,7 +86,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {twice!r} comes twice in one object")
+        raise ValueError(f"key {twice[:100]!a} comes twice in one object")
     return content
 
 

@@ -1,0 +1,24 @@
+"""What sets off the codes of lowering (6xx): a catalogue without a kernel for an op of the toy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dsv41c.compiler import passes
+from dsv41c.compiler.build import build
+from dsv41c.compiler.lower import missing_kernels
+from dsv41c.compiler.spec import load
+from dsv41c.diagnostics import Diagnostic
+from dsv41c.kernels.catalog import OPS
+
+
+def _no_kernel(_: Path) -> list[Diagnostic]:
+    loaded = load("toy")
+    assert loaded.spec is not None
+    program = passes.run(passes.Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans)))
+    return missing_kernels(program, {**OPS, "attend": replace(OPS["attend"], families=("cuda",))})
+
+
+TRIGGERS: dict[str, Callable[[Path], list[Diagnostic]]] = {"DSV601": _no_kernel}
