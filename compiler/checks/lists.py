@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dsv41c.compiler.checks.ledger import Ledger, listed
+from collections import Counter
+
+from dsv41c.compiler.checks.ledger import Ledger, listed, read
 from dsv41c.compiler.checks.view import LAYER_LISTS, View
+from dsv41c.compiler.layer_map import SHARED_KINDS
 from dsv41c.diagnostics import Diagnostic, Label, Span
 
 _SOURCES = {"kv_source_layers": "KV source", "index_source_layers": "index source"}
@@ -54,13 +57,12 @@ def unsorted(view: View, ledger: Ledger) -> None:
     if layer_map is None:
         return
     for name in LAYER_LISTS:
-        seen: set[int] = set()
+        times = Counter(layer for _, layer in view.entries(name))
         highest = (-1, -1)
         for index, layer in view.entries(name):
             branch = 0 <= layer < len(layer_map.ratios) and (name not in _SOURCES or layer_map.ratios[layer] > 0)
-            if not branch or layer in seen:
+            if not branch or times[layer] > 1:
                 continue
-            seen.add(layer)
             if layer > highest[1]:
                 highest = (index, layer)
                 continue
@@ -102,4 +104,5 @@ def source_without_branch(view: View, ledger: Ledger) -> None:
         lists = " and ".join(f"`{name}`" for name in named)
         way_out = f"give layer {layer} a ratio of 1 or more, or take it out of {lists}"
         facts = ((f"layers.compress_ratios[{layer}]", "0"),)
-        ledger.report(Diagnostic("DSV304", message, first[1], tuple(labels), facts, way_out), map(listed, named))
+        spoils = [*map(listed, named), *(read(kind, layer) for kind in SHARED_KINDS)]
+        ledger.report(Diagnostic("DSV304", message, first[1], tuple(labels), facts, way_out), spoils)

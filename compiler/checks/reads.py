@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from dsv41c.compiler.checks.flow import Flow
+from dsv41c.compiler.checks.flow import LISTS, Flow
 from dsv41c.compiler.checks.ledger import Ledger, listed, read
 from dsv41c.compiler.checks.view import View
 from dsv41c.compiler.checks.words import SOURCE, STATE, either
@@ -41,7 +41,8 @@ def _named_read(view: View, flow: Flow, ledger: Ledger, layer: int, kind: str, s
         (f"layers.compress_ratios[{layer}]", str(flow.ratios[layer])),
     )
     if layer not in flow.reads[kind]:
-        if kind in ("index_k", "candidates") and not ledger.sound(listed("index_source_layers")):
+        lists = [listed("index_source_layers")] if kind in ("index_k", "candidates") else []
+        if not ledger.sound(read(kind, layer), *lists):
             return
         message = f"`layers.reads` gives layer {layer} a source of {STATE[kind]}, which it does not read"
         label = Label(view.place("layers", "compress_ratios", layer), f"ratio of layer {layer}")
@@ -55,6 +56,9 @@ def _named_read(view: View, flow: Flow, ledger: Ledger, layer: int, kind: str, s
         way_out = _way_out(flow, kind, layer)
         ledger.report(Diagnostic("DSV411", message, place, facts=facts, help=way_out), spoils)
     elif not flow.makes(kind, source):
+        if not ledger.sound(*map(listed, LISTS[kind])):
+            ledger.spoil(spoils)
+            return
         message = f"layer {layer} reads `{kind}@L{source}`, and layer {source} is no {SOURCE[kind]}"
         ledger.report(Diagnostic("DSV412", message, place, facts=facts, help=_way_out(flow, kind, layer)), spoils)
 

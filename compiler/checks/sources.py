@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dsv41c.compiler.checks.flow import LISTS, Flow
 from dsv41c.compiler.checks.ledger import Fact, Ledger, listed, made, read
 from dsv41c.compiler.checks.words import layers, plural, runs
@@ -74,16 +72,15 @@ def ratio_differs(flow: Flow, ledger: Ledger) -> None:
             own = flow.ratios[source]
             wrong = [layer for layer in readers if flow.ratios[layer] != own and _sound(flow, ledger, kind, layer)]
             if wrong:
-                ledger.report(_ratio_finding(flow, kind, source, wrong), _after_ratio(kind, wrong))
+                ledger.report(_ratio_finding(flow, kind, source, wrong), [read(kind, layer) for layer in wrong])
 
 
 def _sound(flow: Flow, ledger: Ledger, kind: str, layer: int) -> bool:
-    own_history = [read("compress_kv", layer)] if kind == "index_k" else []
-    return ledger.sound(*behind(flow, kind, layer), *own_history, made("topk", layer))
-
-
-def _after_ratio(kind: str, readers: Iterable[int]) -> list[Fact]:
-    return [read(kind, layer) for layer in readers]
+    rests_on = behind(flow, kind, layer)
+    if kind == "index_k":
+        history = flow.reads["compress_kv"].get(layer)
+        rests_on += [read("compress_kv", layer), made("index_k", history), made("topk", layer)]
+    return ledger.sound(*rests_on)
 
 
 def _ratio_finding(flow: Flow, kind: str, source: int, wrong: list[int]) -> Diagnostic:
@@ -160,7 +157,7 @@ def selection_of_another_history(flow: Flow, ledger: Ledger) -> None:
         if scored is not None and scored != history and ledger.sound(*rests_on):
             clashes.setdefault((selection, scored, history), []).append(layer)
     for (selection, scored, history), readers in clashes.items():
-        spoils = [read("topk", layer) for layer in readers]
+        spoils = [read(kind, layer) for kind in ("topk", "compress_kv") for layer in readers]
         ledger.report(_clash(flow, selection, scored, history, readers), [*spoils, made("topk", selection)])
 
 
