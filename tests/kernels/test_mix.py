@@ -48,7 +48,7 @@ def test_mix_against_numbers():
         for t in range(3):
             want = slow_mix(streams[b, t].flatten().tolist(), fn.tolist(), scale.tolist(), base.tolist(), 20, 1e-20)
             for ours, theirs in zip((pre, post, comb), want, strict=True):
-                assert (ours[b, t] - torch.tensor(theirs)).abs().max() < 2e-6  # measured 5e-7
+                assert (ours[b, t] - torch.tensor(theirs)).abs().max() < 2e-6  # measured 3.6e-7
 
 
 def test_nineteen_iterations_differ():
