@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from dsv41c.kernels.step import Step
-from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry
+from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, weight_identifier
+from dsv41c.runtime.plan import span_of
 from dsv41c.runtime.recording import Recording, RecordingKernels, ops_by_region
 from dsv41c.runtime.state import Pools
 
@@ -48,14 +49,9 @@ class RegionWeights:
         return iter(object.__getattribute__(self, "_by_name"))
 
 
-def weight_name(weight: str) -> str:
-    """The identifier of a weight in generated code: `wq_a` for `layers.4.wq_a`, `rope_compress` for `rope.compress`."""
-    return weight.rpartition(".")[2] if weight.startswith("layers.") else weight.replace(".", "_")
-
-
 def region_weights(ops: list[OpEntry], weights: Mapping[str, object]) -> RegionWeights:
     """What the ops of a region name, looked up once."""
-    ids = {weight_name(weight): weight for op in ops for weight in op.weights.values()}
+    ids = {weight_identifier(weight): weight for op in ops for weight in op.weights.values()}
     return RegionWeights({name: weights[weight] for name, weight in ids.items()})
 
 
@@ -104,7 +100,8 @@ class Executor:
         try:
             result = self.functions[region.id](kernels, self.weights[region.id], step, *reads)
         except Exception as error:
-            error.add_note(f"in region `{region.id}` of the plan, which comes from {region.span}")
+            place = span_of(error.__traceback__) or region.span
+            error.add_note(f"in region `{region.id}` of plan `{self.manifest.name}`, which comes from {place}")
             raise
         written = result if isinstance(result, tuple) else (result,)
         fresh = dict(zip(region.writes, written, strict=True))

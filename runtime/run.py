@@ -112,7 +112,7 @@ def run_plan(
 
 
 def read_ids(text: str, where: str = "<ids>") -> list[int]:
-    """Token ids from text: integers between commas, blanks or brackets. Raises `UserFault` (DSV850) for another word."""
+    """Token ids from text: integers between commas, blanks or brackets. Raises `UserFault` (DSV850) otherwise."""
     words = [word for word in re.split(r"[\s,\[\]]+", text) if word]
     wrong = [word for word in words if not re.fullmatch(r"[+-]?[0-9]{1,18}", word)]
     if wrong:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from dsv41c.kernels.reference.encodings import dense
 from dsv41c.runtime.engine import Engine, load_weights
-from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.plan import Plan, load_plan
 from dsv41c.runtime.weights.bind import Experts
 
 torch.set_num_threads(1)
@@ -60,24 +58,10 @@ runtime: {max_context: 80, max_sessions: 4, prefill_chunk: 64, decode_buckets: [
 """
 
 
-@dataclass(frozen=True)
-class TinyPlan:
-    """A compiled plan, as the runtime takes it."""
-
-    manifest: Manifest
-    functions: Mapping[str, Callable[..., Any]]
-
-
 @cache
-def plan(mode: str = ORACLE, *changes: tuple[str, str]) -> TinyPlan:
+def plan(mode: str = ORACLE, *changes: tuple[str, str]) -> Plan:
     """The tiny model compiled for a numerics mode, with further changes (old text, new text) of the spec."""
-    import importlib.util
-
-    from dsv41c.compiler.build import build
-    from dsv41c.compiler.describe import plan_model
-    from dsv41c.compiler.lower import lower
-    from dsv41c.compiler.passes import Program, run
-    from dsv41c.compiler.render import render
+    from dsv41c.compiler.plan import compile_spec, write_plan
     from dsv41c.compiler.spec.load import load
 
     folder = Path(mkdtemp())
@@ -87,19 +71,8 @@ def plan(mode: str = ORACLE, *changes: tuple[str, str]) -> TinyPlan:
         text = text.replace(old, new)
     (folder / "tiny.yaml").write_text(text)
     loaded = load(str(folder / "tiny.yaml"))
-    assert loaded.spec is not None, loaded.diagnostics
-    program = run(Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans)))
-    files = render(plan_model(program, "0"))
-    manifest = lower(program, "", files)
-    functions = {}
-    for stage in manifest.stages:
-        path = folder / stage.file
-        path.write_text(files[stage.file])
-        module_spec = importlib.util.spec_from_file_location(f"tiny_{path.stem}", path)
-        module = importlib.util.module_from_spec(module_spec)
-        module_spec.loader.exec_module(module)
-        functions |= {r.id: getattr(module, r.function) for r in manifest.regions if r.stage == stage.index}
-    return TinyPlan(manifest, functions)
+    write_plan(compile_spec(loaded), folder / "plan")
+    return load_plan(folder / "plan")
 
 
 @cache

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from golden_tiny import LOGITS_BOUND, TINY, TinyPlan, apart, engine, ids, plan, weights
+from golden_tiny import LOGITS_BOUND, TINY, apart, engine, ids, plan, weights
 from torch import Tensor
 
 from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.runtime.engine import Engine
+from dsv41c.runtime.plan import Plan
 from dsv41c.runtime.session import Session
 
 MANY = (
@@ -240,5 +241,5 @@ def test_plans_for_other_machines_are_refused(target: str) -> None:
     else:
         manifest = manifest.model_copy(update={"stages": manifest.stages * 2})
     with pytest.raises(UserFault, match="does not run here yet") as fault:
-        Engine(TinyPlan(manifest, {}), TINY, weights=weights())
+        Engine(Plan(TINY, manifest, {}), TINY, weights=weights())
     assert codes(fault) == ["DSV858"]
