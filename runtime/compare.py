@@ -123,7 +123,7 @@ def distance(got: Tensor, expected: Tensor) -> float:
     apart = torch.where(wide == reference, 0.0, (wide - reference).abs())
     finite = reference[reference.isfinite()].abs()
     scale = max(1.0, finite.max().item()) if finite.numel() else 1.0
-    return torch.nan_to_num(apart, nan=float("inf")).max().item() / scale
+    return torch.nan_to_num(apart, nan=float("inf"), posinf=float("inf")).max().item() / scale
 
 
 def _compared(engine: Engine, until: str | None) -> list[str]:
