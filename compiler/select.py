@@ -180,8 +180,11 @@ def _names_nothing(graph: Graph, item: Item, known: Sequence[str]) -> Diagnostic
         near = []
     if item.atom.startswith(("device:", "kind:")):
         facts.append(("known", ", ".join(known)))
-    help_text = "did you mean " + " or ".join(f"`{name}`" for name in near) + "?" if near else None
-    if help_text is None and not facts:
+    if near:
+        help_text = "did you mean " + " or ".join(f"`{name}`" for name in near) + "?"
+    elif facts:
+        help_text = "name one that the graph has"
+    else:
         help_text = "`dsv41c graph SPEC --format text` lists every op and value"
     message = f"`{item.atom}` names nothing in the graph of `{graph.name}`"
     return Diagnostic("DSV151", message, item.span, facts=tuple(facts), help=help_text)

@@ -10,8 +10,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 done, 1 the input has errors or a check failed, 2 usage or environment, 101 a bug of ours, 130 interrupted.
     """
+    import io
     import sys
 
     from dsv41c.compiler.cli.app import run
 
-    return run(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return run(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot spell a character shows its escape instead
+            stream.reconfigure(errors="backslashreplace")
+    return run(sys.argv[1:])

@@ -11,7 +11,7 @@ from dsv41c.compiler.cli.console import Console
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 
 
-def cannot_write(path: str, reason: str, help_text: str | None = None) -> UserFault:
+def cannot_write(path: str, reason: str, help_text: str = "choose another place") -> UserFault:
     """The fault of a place that cannot take a result."""
     return UserFault([Diagnostic("DSV154", f"`{path}` cannot be written: {reason}", Span(path), help=help_text)])
 

@@ -45,7 +45,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             values[name.removeprefix(PREFIX).lower()] = known[name](environment[name])
         except ValueError as error:
             span = Span(f"<environment {name}>")
-            findings.append(Diagnostic("DSV152", f"`{name}` is `{environment[name]}`, {error}", span))
+            message = f"`{name}` is `{environment[name]}`, {error}"
+            findings.append(Diagnostic("DSV152", message, span, help=f"unset {name}, or give it such a value"))
     if has_errors(findings):
         raise UserFault(findings)
     if environment.get("NO_COLOR") and "color" not in values:
@@ -54,7 +55,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _unknown(name: str, known: list[str]) -> Diagnostic:
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, known, n=1, cutoff=0.8)  # they all share a prefix
     help_text = f"did you mean `{near[0]}`?" if near else f"the variables that are read are {', '.join(sorted(known))}"
     return Diagnostic(
         "DSV153", f"`{name}` is not a variable that is read", Span(f"<environment {name}>"), help=help_text

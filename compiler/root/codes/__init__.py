@@ -1,8 +1,8 @@
 """The table of diagnostic codes: `DSV` and three digits, grouped, never reused.
 
 1xx text (15x: what was asked for on the command line), 2xx schema, 3xx layer map, 4xx state flow, 5xx placement and
-memory, 6xx lowering and kernels, 7xx weights, 80x to 84x plan, 85x and 86x sessions and text at run time, 9xx internal. Each
-group is a module with its `CODES`.
+memory, 6xx lowering and kernels, 7xx weights, 80x to 84x plan, 85x and 86x sessions and text at run time, 9xx internal.
+Each group is a module with its `CODES`.
 """
 
 from __future__ import annotations

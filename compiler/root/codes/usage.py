@@ -69,14 +69,4 @@ whole or not at all.
 Make the parent folder first, or choose another place.
 """,
     ),
-    Code(
-        "DSV155",
-        "malformed-token-ids",
-        "error",
-        "a file of token ids holds something else",
-        """\
-`run --ids-file` takes whole numbers with commas, spaces or line ends between them, and nothing else; brackets around
-the whole are allowed, so a JSON list is fine. Whether an id is one of the model's tokens is checked when it is fed.
-""",
-    ),
 )

@@ -31,7 +31,7 @@ class _Writer:
 
     def __init__(self, sources: Mapping[str, str], color: bool) -> None:
         self.color = color
-        self.lines = lru_cache(None)(lambda file: _BREAKS.split(sources.get(file, "")))
+        self.lines = lru_cache(None)(lambda file: _BREAKS.split(sources[file]) if file in sources else [])
 
     def paint(self, name: str, words: str) -> str:
         """Words in a colour, if there are colours."""
