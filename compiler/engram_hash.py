@@ -13,8 +13,8 @@ from typing import Protocol
 
 from dsv41c.compiler.pcg64 import Pcg64
 
-# Beyond these the constants are not derived: enough for 2,700 layers like the release's, seconds of work at most.
-MAX_BUCKETS = 1 << 16
+# Beyond these the constants are not derived: enough for 1,300 layers like the release's, two seconds of work at most.
+MAX_BUCKETS = 1 << 15
 MAX_BUCKET_SIZE = 1 << 40
 _INT64_MAX = (1 << 63) - 1
 _SEED_PER_LAYER = 10007

@@ -14,6 +14,7 @@ CARRIERS = {"transfer": "chunk", "mirror": "mirror"}
 # Reads that the checks of shared state report themselves where nobody produces them.
 _SHARED_PORTS = {("attend", "compress_kv"), ("attend", "topk"), ("index_score", "index_k")}
 _UNNAMED_PORT = "x"
+_Signature = tuple[str, bool, tuple[tuple[str, ...], ...]]
 
 
 def port(op: Op, name: str) -> Fact:
@@ -31,8 +32,12 @@ def spoils_of_read(op: Op, name: str) -> list[Fact]:
 
 def signatures(graph: Graph, ledger: Ledger) -> None:
     """Every op has the ports, weights and attributes of its kind."""
+    known: dict[_Signature, tuple[str, ...]] = {}  # few signatures, many ops
     for op in graph.ops:
-        problems = list(_problems(op))
+        signature = _signature(op)
+        if signature not in known:
+            known[signature] = tuple(_problems(*signature))
+        problems = known[signature]
         if not problems:
             continue
         entry = OPS[op.kind]
@@ -47,18 +52,23 @@ def signatures(graph: Graph, ledger: Ledger) -> None:
         ledger.report(Diagnostic("DSV423", message, op.span, facts=facts, help=way_out), spoils)
 
 
-def _problems(op: Op) -> Iterator[str]:
-    entry = OPS[op.kind]
-    needs_tail = op.kind == "compress" and dict(op.attrs).get("ratio") != 1
+def _signature(op: Op) -> _Signature:
+    """An op's kind, whether it pools groups, and the names of its reads, writes, weights and attributes."""
+    pools = op.kind == "compress" and ("ratio", 1) not in op.attrs
+    names = (tuple(name for name, _ in pairs) for pairs in (op.reads, op.writes, op.weights, op.attrs))
+    return (op.kind, pools, tuple(names))
+
+
+def _problems(kind: str, needs_tail: bool, given: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+    entry = OPS[kind]
     tail = {"group_tail"} if needs_tail else set()
     wanted = {
-        "read": ({item.name: not item.optional or item.name in tail for item in entry.reads}, op.reads),
-        "write": ({item.name: not item.optional or item.name in tail for item in entry.writes}, op.writes),
-        "weight": (dict.fromkeys(entry.weights, True) | dict.fromkeys(entry.optional_weights, needs_tail), op.weights),
-        "attribute": (dict.fromkeys(entry.attrs, True), op.attrs),
+        "read": ({item.name: not item.optional or item.name in tail for item in entry.reads}, given[0]),
+        "write": ({item.name: not item.optional or item.name in tail for item in entry.writes}, given[1]),
+        "weight": (dict.fromkeys(entry.weights, True) | dict.fromkeys(entry.optional_weights, needs_tail), given[2]),
+        "attribute": (dict.fromkeys(entry.attrs, True), given[3]),
     }
-    for what, (known, given) in wanted.items():
-        names = [name for name, _ in given]
+    for what, (known, names) in wanted.items():
         yield from (f"no {what} `{name}`" for name, required in known.items() if required and name not in names)
         yield from (f"unknown {what} `{name}`" for name in dict.fromkeys(names) if name not in known)
         yield from (f"two of {what} `{name}`" for name in dict.fromkeys(names) if names.count(name) > 1)
