@@ -1,4 +1,4 @@
-"""What is built is what is here: the wheel, put elsewhere, validates and compiles, and holds no folder by its bare name."""
+"""What is built is what is here: the wheel, put elsewhere, validates and compiles, and holds no bare folder."""
 
 import os
 import shutil
