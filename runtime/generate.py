@@ -8,7 +8,6 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from dsv41c.diagnostics import Diagnostic
 from dsv41c.runtime import refusals
 from dsv41c.runtime.sample import Sampler
 from dsv41c.runtime.session import Session
@@ -46,7 +45,7 @@ def generate(
     len(ids) + n - 1 tokens. Raises `UserFault` before anything is fed where that does not fit (DSV851), where n is
     below 0 (DSV860), and as `Session.feed` does.
     """
-    refusals.raise_if([*_bad_count(n), *refusals.too_long(session, len(ids) + max(n - 1, 0))])
+    refusals.raise_if([*refusals.bad_count(n), *refusals.too_long(session, len(ids) + max(n - 1, 0))])
     return _generate(session, ids, n, sampler, eos, feed)
 
 
@@ -64,9 +63,3 @@ def _generate(
         if finish is not None:
             return
         fed = [chosen]
-
-
-def _bad_count(n: int) -> list[Diagnostic]:
-    if n >= 0:
-        return []
-    return [Diagnostic("DSV860", f"{n} tokens cannot be generated", help="0 feeds the prompt and generates nothing")]

@@ -56,13 +56,18 @@ def not_tokens(tokens: Sequence[object], manifest: Manifest, length: int) -> lis
 
 def too_long(session: Session, count: int) -> list[Diagnostic]:
     """A finding where a session has no room for `count` more tokens."""
-    if count <= session.room:
+    return no_room(session.engine.manifest, session.length, count)
+
+
+def no_room(manifest: Manifest, length: int, count: int) -> list[Diagnostic]:
+    """A finding where a session of `length` tokens has no room for `count` more."""
+    limit = manifest.runtime.max_context
+    if length + count <= limit:
         return []
-    limit = session.engine.manifest.runtime.max_context
     return [
         Diagnostic(
             "DSV851",
-            f"{count} tokens do not fit: the session holds {session.length} of {limit}, so {session.room} more fit",
+            f"{count} tokens do not fit: the session holds {length} of {limit}, so {limit - length} more fit",
             facts=(("runtime.max_context", str(limit)),),
             help="feed fewer tokens, reset the session, or compile the plan with a larger `runtime.max_context`",
         )
@@ -143,3 +148,10 @@ def bad_chunk(chunk: int | None) -> list[Diagnostic]:
     if chunk is None or chunk >= 1:
         return []
     return [Diagnostic("DSV859", f"a chunk of {chunk} tokens feeds nothing", help="chunks have at least 1 token")]
+
+
+def bad_count(n: int) -> list[Diagnostic]:
+    """A finding for a negative number of tokens to generate."""
+    if n >= 0:
+        return []
+    return [Diagnostic("DSV860", f"{n} tokens cannot be generated", help="0 feeds the prompt and generates nothing")]

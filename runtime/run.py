@@ -19,6 +19,7 @@ from dsv41c.runtime.executor import LoadedPlan
 from dsv41c.runtime.files import check_writable, save_tensors
 from dsv41c.runtime.generate import Finish, generate
 from dsv41c.runtime.recording import Trace
+from dsv41c.runtime.reference import unknown_value
 from dsv41c.runtime.sample import Sampler
 from dsv41c.runtime.session import Session
 from dsv41c.runtime.states import collect, state_keys
@@ -87,7 +88,7 @@ def run_plan(
     refusals.raise_if([*refusals.not_runnable(plan.manifest), *refusals.bad_chunk(options.chunk)])
     text = _text(checkpoint, plan, prompt)
     result = RunResult(_prompt_ids(prompt, text))
-    refusals.raise_if(refusals.not_tokens(result.prompt_ids, plan.manifest, 0))
+    refusals.raise_if(_prompt_faults(result.prompt_ids, plan, options))
     clock = _Clock(result.timings, on_part)
     with clock.part("load"):
         engine = Engine(plan, checkpoint, debug=options.debug)
@@ -190,6 +191,16 @@ class _Part:
 
     def __exit__(self, *exception: object) -> None:
         self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.began
+
+
+def _prompt_faults(ids: list[int], plan: LoadedPlan, options: RunOptions) -> list[Diagnostic]:
+    """What would only come up after loading the weights otherwise."""
+    faults = [*refusals.bad_count(options.n), *refusals.not_tokens(ids, plan.manifest, 0)]
+    faults += refusals.no_room(plan.manifest, 0, len(ids) + max(options.n - 1, 0))
+    known = {value for op in plan.manifest.ops for value in op.writes.values()}
+    if options.until is not None and options.until not in known:
+        faults.append(unknown_value(plan.manifest, options.until))
+    return faults
 
 
 def _text(checkpoint: Path | str, plan: LoadedPlan, prompt: Prompt) -> Text | None:

@@ -77,8 +77,8 @@ def test_a_plan_equals_the_reference(mode: str) -> None:
             comparer.feed(session, ids()[start:end])
     result = comparer.result()
     assert result.first is None and result.diagnostics == ()
-    steps = [value for value in running.manifest.values if value.scope == "step" and value.id != "ids"]
-    assert (result.steps, result.values) == (3, 3 * len(steps))
+    written = [value for op in running.manifest.ops for value in op.writes.values()]
+    assert (result.steps, result.values) == (3, 3 * len(written))
 
 
 def test_until_looks_no_further() -> None:
@@ -88,8 +88,7 @@ def test_until_looks_no_further() -> None:
         comparer.feed(session, ids()[:5])
     ops = [op for op in running.manifest.ops]
     before = ops[: [op.id for op in ops].index("layers.2.attn.select_topk") + 1]
-    sessions = running.pools.storage_of
-    assert comparer.result().values == sum(value not in sessions for op in before for value in op.writes.values())
+    assert comparer.result().values == sum(len(op.writes) for op in before)
     with pytest.raises(UserFault) as fault:
         Comparer(running, until="topk@L3")
     assert fault.value.diagnostics[0].code == "DSV867" and "topk@L" in (fault.value.diagnostics[0].help or "")
@@ -107,6 +106,21 @@ def test_the_first_value_past_its_bound_is_named() -> None:
     assert result.first is not None and result.first.value == "sublayer_out@L0.attn"
     (finding,) = result.diagnostics
     assert finding.code == "DSV866" and "sublayer_out@L0.attn" in finding.message
+
+
+def test_wrong_state_is_found() -> None:
+    """A ring written one place too far shows as the ring, not one step later as attention."""
+    kernels = kernels_for("cpu")
+
+    def shifted(step: Step, rows: torch.Tensor, ring: torch.Tensor, *, window: int) -> torch.Tensor:
+        return kernels.window_store(Step(step.slots, step.positions + 1, step.context + 1), rows, ring, window=window)
+
+    running = engine(kernels=Changed({"window_store": shifted}), debug=2)
+    comparer = Comparer(running)
+    with running.open() as session:
+        comparer.feed(session, ids()[:3])
+    first = comparer.result().first
+    assert first is not None and first.value == "window_kv@L0"
 
 
 def test_wrong_wiring_of_code_is_found() -> None:
