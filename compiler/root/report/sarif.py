@@ -47,12 +47,12 @@ def _result(diagnostic: Diagnostic, index: int) -> dict[str, Any]:
         "ruleId": diagnostic.code,
         "ruleIndex": index,
         "level": diagnostic.severity,
-        "message": {"text": "\n".join([*words, *diagnostic.notes])},
+        "message": {"text": "\n".join([*words, *diagnostic.notes]) or diagnostic.code},
         "locations": [_location(diagnostic.span)] if diagnostic.span else [],
     }
     if diagnostic.labels:
         result["relatedLocations"] = [
-            {**_location(label.span), "id": number, "message": {"text": label.text}}
+            {**_location(label.span), "id": number, "message": {"text": label.text or "takes part"}}
             for number, label in enumerate(diagnostic.labels, 1)
         ]
     return result
@@ -60,8 +60,9 @@ def _result(diagnostic: Diagnostic, index: int) -> dict[str, Any]:
 
 def _location(span: Span) -> dict[str, Any]:
     region = {"startLine": max(span.line, 1), "startColumn": max(span.column, 1)}
-    if (span.end_line, span.end_column) > (span.line, span.column):
-        region |= {"endLine": max(span.end_line, 1), "endColumn": max(span.end_column, 1)}
+    end = (span.end_line, max(span.end_column, 1))
+    if end > (region["startLine"], region["startColumn"]):
+        region |= {"endLine": end[0], "endColumn": end[1]}
     return {"physicalLocation": {"artifactLocation": {"uri": _uri(span.file)}, "region": region}}
 
 

@@ -56,7 +56,7 @@ class _Writer:
             rows += [bar, *self._snippet(":::", label.span, label.text, "frame", width)]
         if len(others) > len(labels):
             rows.append(f"{' ' * width} = note: {len(others) - len(labels)} more places take part")
-        if diagnostic.facts and len(rows) > 1:
+        if (diagnostic.facts or diagnostic.notes) and len(rows) > 1:
             rows.append(bar)
         equals = self.paint("frame", " " * width + " =")
         rows += [f"{equals} fact: {short(name)} is {short(value)}" for name, value in diagnostic.facts[:_MOST_FACTS]]

@@ -47,7 +47,7 @@ def before(graph: Graph, op_id: str, other: str) -> Graph:
 
 
 def twice(graph: Graph) -> Graph:
-    return graph.with_ops([*graph.ops, replace(graph.by_id["layers.4.attn.select_topk"], id="again")])
+    return graph.with_ops([*graph.ops, replace(graph.by_id["layers.4.attn.select_topk"], id="layers.4.attn.again")])
 
 
 def other_kind(graph: Graph) -> Graph:
