@@ -53,7 +53,7 @@ def headline(program: Program, region: Region) -> str:
     if ops[0].layer is None:
         doing = {
             "embed": "Embed the tokens",
-            "engram_ids": "Hash the n-grams of the tokens",
+            "engram_ids": "Hash the n-grams",
             "head": "Turn the streams into logits",
         }
         said = [doing[op.kind] for op in ops if op.kind in doing]

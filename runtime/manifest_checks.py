@@ -105,7 +105,7 @@ def _stages(manifest: Manifest) -> Iterator[str]:
 def _ops(manifest: Manifest) -> Iterator[str]:
     """Ops have the ports, weights and attributes of the catalogue, and name values and weights that exist."""
     values = {value.id: value for value in manifest.values}
-    weights = {entry.id for entry in (*manifest.weights, *manifest.constants)}
+    weights = {weight.id for weight in manifest.weights} | {constant.id for constant in manifest.constants}
     writers = Counter(value for op in manifest.ops for value in op.writes.values())
     yield from (f"`{value}` is written by {n} ops" for value, n in writers.items() if n > 1)
     for op in manifest.ops:

@@ -45,9 +45,10 @@ def listed_files(folder: Path) -> frozenset[str] | None:
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise _fault(str(path), f"the manifest is larger than {MAX_MANIFEST_BYTES} bytes")
-        return path.read_bytes()
+        if not path.is_file():  # a pipe or device has no end
+            raise FileNotFoundError(2, "it is not there, or is no plain file")
+        with path.open("rb") as file:
+            return file.read(MAX_MANIFEST_BYTES + 1)  # `load_json` refuses what is larger
     except (OSError, ValueError) as error:
         message = f"no manifest can be read: {getattr(error, 'strerror', None) or error}"
         raise _fault(str(path), message, "give the folder that `dsv41c compile SPEC -o FOLDER` made") from None

@@ -8,6 +8,7 @@ later device with an engram layer hashes the transferred `ids` itself and keeps 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -32,6 +33,9 @@ class _Crossings:
     def __init__(self, program: Program) -> None:
         self.start = program
         self.devices = program.devices
+        self.stages_on: dict[str, list[int]] = {}
+        for stage, device in enumerate(self.devices):
+            self.stages_on.setdefault(device, []).append(stage)
         self.values = dict(program.graph.values)
         self.on: dict[str, dict[str, str]] = {}  # value id -> device -> its id there
         self.arrivals: dict[int, list[Op]] = {}
@@ -68,13 +72,17 @@ class _Crossings:
         return places[self.devices[stage]]
 
     def _relay(self, value: Value, stage: int, places: dict[str, str]) -> None:
-        """Send a value on, stage by stage, from the latest earlier stage whose device has it."""
-        start = stage
-        while self.devices[start] not in places:
-            start -= 1
-        for to in range(start + 1, stage + 1):
-            if self.devices[to] not in places:
-                places[self.devices[to]] = self._send(value, places[self.devices[to - 1]], to)
+        """Send a value on to a stage's device, from neighbour to neighbour.
+
+        It arrives on the first stage of that device behind its own, and before that on the stage next to it.
+        """
+        hops: list[int] = []
+        while self.devices[stage] not in places:
+            stages = self.stages_on[self.devices[stage]]
+            hops.append(stages[bisect_right(stages, value.stage)])
+            stage = hops[-1] - 1
+        for to in reversed(hops):
+            places[self.devices[to]] = self._send(value, places[self.devices[to - 1]], to)
 
     def _send(self, value: Value, source: str, to: int) -> str:
         how = STATE_KINDS[value.kind].crosses

@@ -13,6 +13,7 @@ import pytest
 
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
+from dsv41c.compiler.diff import diff
 from dsv41c.compiler.lower import missing_kernels
 from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.spec import load
@@ -137,6 +138,17 @@ def test_compile_refuses_what_validate_refuses(loaded):
     assert "DSV401" in {finding.code for finding in caught.value.diagnostics}
     with pytest.raises(UserFault):
         compile_spec(loaded("nonsense: 1"))
+
+
+def test_the_spec_of_a_plan_makes_a_plan_that_does_the_same(tmp_path, loaded):
+    plan = compile_spec(loaded(FOUR, "deepseek-v4.1-flash"))
+    (tmp_path / "again.yaml").write_text(plan.files["spec.yaml"])
+    again = compile_spec(load(str(tmp_path / "again.yaml")))
+    assert again.manifest.spec_sha256 == plan.manifest.spec_sha256
+    assert diff(plan.manifest, again.manifest).changed <= 1
+    assert [op.model_dump(exclude={"span"}) for op in again.manifest.ops] == [
+        op.model_dump(exclude={"span"}) for op in plan.manifest.ops
+    ]
 
 
 # --- the same bytes, and folders --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ positions the call is about. Session state (`window_kv_before`) comes as whole p
 
 # specs/toy.yaml:7:3  embed: token embedding and n-gram hash ids
 def embed(kernels, weights, step, ids, token_history_before):
-    """Embed the tokens and hash the n-grams of the tokens.
+    """Embed the tokens and hash the n-grams.
 
     Reads: ids, token_history.before.
     Writes: streams@embed, pre@init, engram_ids, token_history.
