@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
@@ -22,6 +24,10 @@ from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.catalog import OPS, WEIGHT_ROLES
 from dsv41c.runtime.manifest import to_text
 from dsv41c.runtime.manifest_text import parse
+from dsv41c.runtime.plan import load_plan
+
+from ..strategies import loaded as given_spec  # noqa: TID252 (tests are no installed package)
+from ..strategies import specs  # noqa: TID252
 
 TOY = compile_spec(load("toy"), verify=True)
 FLASH = compile_spec(load("deepseek-v4.1-flash"), verify=True)
@@ -149,6 +155,17 @@ def test_the_spec_of_a_plan_makes_a_plan_that_does_the_same(tmp_path, loaded):
     assert [op.model_dump(exclude={"span"}) for op in again.manifest.ops] == [
         op.model_dump(exclude={"span"}) for op in plan.manifest.ops
     ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(specs())
+def test_any_valid_spec_compiles_to_a_plan_that_loads(spec):
+    plan = compile_spec(given_spec(spec), verify=True)
+    with tempfile.TemporaryDirectory() as place:
+        write_plan(plan, Path(place) / "plan")
+        again = load_plan(Path(place) / "plan")
+    assert again.manifest == plan.manifest
+    assert again.functions.keys() == {region.id for region in plan.manifest.regions}
 
 
 # --- the same bytes, and folders --------------------------------------------------------------------------------------
