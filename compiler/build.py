@@ -62,6 +62,7 @@ class _Builder:
         self.inputs: list[Value] = []
         self.written: list[Value] = []
         self.origins = {name: self._list_origins(name) for name in set(_LISTS.values())}
+        self.engrams = {layer: index for index, layer in enumerate(self.map.engrams)}
         self.streams = "streams@embed"
         self.pre = "pre@init"
 
@@ -93,10 +94,10 @@ class _Builder:
         self._op("engram.ids", "engram_ids", None, reads, writes, {"pad_id": self.spec.engram.pad_id}, weights)
 
     def _engram(self, layer: int) -> None:
-        if self.spec.engram is None or layer not in self.map.engrams:
+        if self.spec.engram is None or layer not in self.engrams:
             return
         rows, gated = f"engram_rows@L{layer}", f"streams@L{layer}.engram"
-        index = self.map.engrams.index(layer)
+        index = self.engrams[layer]
         table = {"table": f"layers.{layer}.engram_table"}
         name = f"layers.{layer}"
         self._op(f"{name}.engram_rows", "engram_rows", layer, {"engram_ids": "engram_ids"}, {"engram_rows": rows},

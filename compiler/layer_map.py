@@ -50,12 +50,13 @@ class LayerMap:
         """
         kv = self._compressed(self.kv_source_layers)
         index = self._compressed(self.index_source_layers)
+        selecting = set(index)
         candidate = [] if self.candidate_source_layer is None else [self.candidate_source_layer]
         return {
             "compress_kv": kv,
-            "index_k": tuple(layer for layer in kv if layer in set(index)),
+            "index_k": tuple(layer for layer in kv if layer in selecting),
             "topk": index,
-            "candidates": tuple(layer for layer in candidate if layer in set(index)),
+            "candidates": tuple(layer for layer in candidate if layer in selecting),
         }
 
     @cached_property

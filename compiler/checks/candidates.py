@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsv41c.compiler.checks.flow import LISTS, Flow
 from dsv41c.compiler.checks.ledger import Ledger, listed, made, read
 from dsv41c.compiler.checks.sources import behind, ratio_fact
-from dsv41c.compiler.checks.words import STATE, layers, plural, runs
+from dsv41c.compiler.checks.words import STATE, layers, listing, plural, runs
 from dsv41c.compiler.layer_map import SHARED_KINDS
 from dsv41c.diagnostics import Diagnostic, Label
 
@@ -62,10 +62,10 @@ def candidate_source_without_keys(flow: Flow, ledger: Ledger) -> None:
             continue
         role = {"kv_source_layers": "KV source", "index_source_layers": "index source"}
         message = f"layer {layer} is the candidate source and no {' and no '.join(role[name] for name in missing)}"
-        both = [number for number in flow.makers["index_k"]]
+        both = flow.makers["index_k"]
         where = " and ".join(f"`{name}`" for name in missing)
         way_out = f"add {layer} to {where}" + (f", or name one of {runs(both)} instead" if both else "")
-        facts = tuple((f"layers.{name}", f"[{runs(flow.makers[kind])}]") for kind, name in _SOURCE_LISTS)
+        facts = tuple((f"layers.{name}", listing(flow.makers[kind])) for kind, name in _SOURCE_LISTS)
         place = flow.made_place("candidates", layer)
         ledger.report(
             Diagnostic("DSV407", message, place, facts=facts, help=way_out),
@@ -95,7 +95,7 @@ def never_read(flow: Flow, ledger: Ledger) -> None:
 def _unread_candidates(flow: Flow, ledger: Ledger, layer: int) -> None:
     message = f"no layer reads `candidates@L{layer}`: no index source comes after the candidate source"
     way_out = "leave out `candidate_source_layer`, or add a later index source"
-    facts = (("layers.index_source_layers", f"[{runs(flow.makers['topk'])}]"),)
+    facts = (("layers.index_source_layers", listing(flow.makers["topk"])),)
     ledger.report(Diagnostic("DSV410", message, flow.made_place("candidates", layer), facts=facts, help=way_out))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsv41c.compiler.checks.ledger import Ledger, listed
 from dsv41c.compiler.checks.view import View
 from dsv41c.compiler.checks.words import layers as layers_text
+from dsv41c.compiler.checks.words import listing
 from dsv41c.compiler.engram_hash import MAX_BUCKETS, columns, derivable, hash_constants
 from dsv41c.diagnostics import Diagnostic, Label
 
@@ -21,7 +22,7 @@ def engram_without_part(view: View, ledger: Ledger) -> None:
         message = f"{layers_text(wanted)} have an engram, and the spec has no `engram` section"
         if len(wanted) == 1:
             message = message.replace("have", "has", 1)
-        facts = (("layers.engram_layers", str(list(wanted[:12]))),)
+        facts = (("layers.engram_layers", listing(wanted)),)
         way_out = "add an `engram` section, or leave out `engram_layers`"
         place = view.place("layers", _LIST)
         ledger.report(Diagnostic("DSV306", message, place, facts=facts, help=way_out), [listed(_LIST), listed(_ROWS)])
@@ -42,7 +43,7 @@ def engram_lists_disagree(view: View, ledger: Ledger) -> None:
         return
     message = f"`num_embeddings` has {given} entries, `engram_layers` has {wanted}"
     labels = (Label(view.place("layers", _LIST), f"{wanted} engram layers"),)
-    facts = (("layers.engram_layers", str(list(view.layers.engram_layers[:12]))),)
+    facts = (("layers.engram_layers", listing(view.layers.engram_layers)),)
     way_out = "give the rows of each engram layer's table, in the order of `engram_layers`"
     place = view.place("engram", _ROWS)
     ledger.report(Diagnostic("DSV305", message, place, labels, facts, way_out), [listed(_ROWS)])

@@ -62,7 +62,10 @@ def carried(graph: Graph, ledger: Ledger) -> None:
 
 def _not_carried(graph: Graph, sublayer: Sublayer, op: Op, name: str, given: str, expected: str) -> Diagnostic:
     producer = graph.producer(root(graph, given))
-    facts = ((f"`{op.id}` reads", f"`{given}`"), ("made by", f"`{producer.id}`" if producer else "the call's inputs"))
+    facts = (
+        (f"`{op.id}` reads", f"`{given}`"),
+        ("its producer", f"`{producer.id}`" if producer else "the call's inputs"),
+    )
     labels = () if producer is None else (Label(producer.span, f"`{given}` comes from here"),)
     way_out = f"read `{expected}` at `{name}` of `{op.id}`"
     if name == "streams":
@@ -86,8 +89,7 @@ def private(graph: Graph, ledger: Ledger) -> None:
             if owner is None or owner == here:
                 continue
             message = f"`{op.id}` reads `{value_id}`, which belongs to `{owner}` alone"
-            why = f"`{given.kind}` {'lives inside one sublayer' if given.kind == 'temporary' else 'stays in its layer'}"
-            facts = ((f"port `{name}` of", f"`{op.id}`"), ("why", why))
+            facts = ((f"owner of `{value_id}`", f"`{owner}`"), (f"owner of `{op.id}`", f"`{here}`"))
             labels = (Label(given.span, f"`{value_id}`"),)
             way_out = f"read the `{name}` of `{here}`"
             ledger.report(Diagnostic("DSV426", message, op.span, labels, facts, way_out), spoils_of_read(op, name))
@@ -134,8 +136,9 @@ def versions(graph: Graph, ledger: Ledger) -> None:
 
 def _wrong_version(op: Op, name: str, given: str, wanted: str, why: str, ledger: Ledger) -> None:
     message = f"`{op.id}` reads `{given}`, the version it needs is `{wanted}`"
-    facts = ((f"port `{name}` of", f"`{op.id}`"), ("why", why))
-    finding = Diagnostic("DSV429", message, op.span, facts=facts, help=f"read `{wanted}` at `{name}`")
+    facts = ((f"`{name}` of `{op.id}`", f"`{given}`"),)
+    help_text = f"read `{wanted}` at `{name}`"
+    finding = Diagnostic("DSV429", message, op.span, facts=facts, help=help_text, notes=(why,))
     ledger.report(finding, [*spoils_of_read(op, name), value(given), value(wanted)])
 
 
@@ -160,7 +163,7 @@ def read_before_written(graph: Graph, ledger: Ledger) -> None:
         for name, value_id in lost if late else ():
             if ledger.sound(port(reader, name), value(value_id)):
                 message = f"`{reader_id}` reads `{value_id}` after `{writer_id}` has overwritten it"
-                facts = (("storage", f"`{value_id}`"), ("overwritten by", f"`{changed[value_id]}`"))
+                facts = (("storage", f"`{value_id}`"), ("what overwrites it", f"`{changed[value_id]}`"))
                 labels = (Label(writer.span, f"`{writer_id}`"),)
                 finding = Diagnostic(
                     "DSV430", message, reader.span, labels, facts, f"put `{reader_id}` before `{writer_id}`"

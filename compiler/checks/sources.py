@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsv41c.compiler.checks.flow import LISTS, Flow
 from dsv41c.compiler.checks.ledger import Fact, Ledger, listed, made, read
-from dsv41c.compiler.checks.words import layers, plural, runs
+from dsv41c.compiler.checks.words import layers, listing, plural
 from dsv41c.diagnostics import Diagnostic, Label
 
 
@@ -27,7 +27,7 @@ def source_without_selection(flow: Flow, ledger: Ledger) -> None:
             continue
         message = f"layer {layer} is a KV source and makes no selection over the history it starts"
         way_out = f"add {layer} to `index_source_layers`, or take it out of `kv_source_layers`"
-        facts = (("layers.index_source_layers", f"[{runs(flow.makers['topk'])}]"),)
+        facts = (("layers.index_source_layers", listing(flow.makers["topk"])),)
         ledger.report(
             Diagnostic("DSV404", message, flow.made_place("compress_kv", layer), facts=facts, help=way_out),
             [made("topk", layer), made("index_k", layer)],
@@ -58,7 +58,7 @@ def reader_without_source(flow: Flow, ledger: Ledger) -> None:
             message,
             flow.read_place("compress_kv", first),
             tuple(labels),
-            (ratio_fact(flow, first), ("layers.kv_source_layers", f"[{runs(sources)}]")),
+            (ratio_fact(flow, first), ("layers.kv_source_layers", listing(sources))),
             way_out,
         ),
         [read("compress_kv", layer) for layer in readers],
@@ -115,7 +115,7 @@ def index_source_without_keys(flow: Flow, ledger: Ledger) -> None:
             continue
         message = f"layer {layer} is an index source, and no layer at or before it owns index keys to score"
         way_out = "put a layer at or before it in both `kv_source_layers` and `index_source_layers`"
-        facts = (("layers that own index keys", f"[{runs(flow.makers['index_k'])}]"),)
+        facts = (("layers that own index keys", listing(flow.makers["index_k"])),)
         ledger.report(
             Diagnostic("DSV406", message, flow.read_place("index_k", layer), facts=facts, help=way_out), spoils
         )
@@ -136,7 +136,7 @@ def reader_without_selection(flow: Flow, ledger: Ledger) -> None:
         f"{layers(readers)} {plural(readers, 'reads', 'read')} a selection, no index source at or before "
         + plural(readers, "it", "them")
     )
-    facts = (ratio_fact(flow, first), ("layers.index_source_layers", f"[{runs(flow.makers['topk'])}]"))
+    facts = (ratio_fact(flow, first), ("layers.index_source_layers", listing(flow.makers["topk"])))
     way_out = f"add the KV source that {layers(readers)} {plural(readers, 'reads', 'read')} to `index_source_layers`"
     place = flow.read_place("topk", first)
     spoils = [read("topk", layer) for layer in readers]

@@ -33,6 +33,12 @@ def runs(layers: Iterable[int]) -> str:
     return ", ".join(words[:_MOST_RUNS] + ([f"and {more} more"] if more > 0 else []))
 
 
+def listing(numbers: Sequence[int]) -> str:
+    """A list as the spec writes it, cut if it is long."""
+    shown = ", ".join(map(str, numbers[: 2 * _MOST_RUNS]))
+    return f"[{shown}, …]" if len(numbers) > 2 * _MOST_RUNS else f"[{shown}]"
+
+
 def layers(numbers: Sequence[int]) -> str:
     """`layer 4` or `layers 4-6, 8`."""
     return f"layer{'s' if len(numbers) > 1 else ''} {runs(numbers)}"
