@@ -184,10 +184,9 @@ def _clash(flow: Flow, selection: int, scored: int, history: int, readers: list[
         (f"keys that layer {selection} scores", f"index_k@L{scored}"),
         (f"history that layer {first} reads", f"compress_kv@L{history}"),
     )
-    way_out = (
-        f"let {layers(readers)} read a selection made over `index_k@L{history}`, "
-        f"or read `compress_kv@L{scored}` with this one"
-    )
+    way_out = f"let {layers(readers)} read a selection made over `index_k@L{history}`"
+    if flow.ratios.get(first) == flow.ratios.get(scored):
+        way_out += f", or read `compress_kv@L{scored}` with this one"
     return Diagnostic("DSV405", message, place, tuple(labels), facts, way_out)
 
 
