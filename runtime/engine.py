@@ -66,7 +66,7 @@ class Engine:
         self.timings: list[tuple[int, int, float]] = []  # sessions, tokens and seconds of each step, with debug >= 1
         self._free = list(range(self.pools.spare))
         sizes = {size for size in plan.manifest.runtime.decode_buckets if 1 <= size <= len(self._free)}
-        self.buckets = tuple(sorted(sizes | {1}))
+        self.buckets = tuple(sorted(sizes or {1}))
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -139,11 +139,11 @@ class Engine:
             ]
         refusals.raise_if(faults)
         size = min(chunk or self.manifest.runtime.prefill_chunk, self.manifest.runtime.prefill_chunk)
-        kept = []
+        kept: list[Tensor] = []
         for start in range(0, len(tokens), size):
             logits = self._step([session], [tokens[start : start + size]], trace)[0]
-            kept.append(logits if all_logits else logits[-1:])
-        return torch.cat(kept) if all_logits else kept[-1][0].clone()
+            kept = [*kept, logits] if all_logits else [logits[-1:].clone()]  # a chunk's logits are large; let them go
+        return torch.cat(kept) if all_logits else kept[0][0]
 
     def decode(self, batch: Batch, *, trace: Trace | None = None) -> dict[Session, Tensor]:
         """Append one token to each of several sessions; f32 logits [V] by session.

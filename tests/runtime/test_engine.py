@@ -14,6 +14,7 @@ from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.plan import Plan
+from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.session import Session
 
 MANY = (
@@ -52,6 +53,15 @@ def test_padded_batches_equal_single_rows(count: int) -> None:
     if count == 9:
         batches = [entry[0] for entry in many.timings[count : count + 6]]
         assert batches == [8, 1, 8, 1, 8, 1]
+
+
+def test_batches_are_padded_to_the_next_bucket() -> None:
+    padded = engine("f32-act_none-kv_none", ("decode_buckets: [1, 2, 4]", "decode_buckets: [3]"))
+    assert padded.buckets == (3,)
+    trace = Trace(frozenset({"logits"}))
+    sessions = [padded.open() for _ in range(4)]
+    padded.decode({session: 5 for session in sessions}, trace=trace)
+    assert [step.values["logits"].shape[0] for step in trace.steps] == [3, 3]
 
 
 def test_rows_may_come_in_any_order(shared: Engine) -> None:

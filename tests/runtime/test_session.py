@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dsv41c.diagnostics import UserFault
 from dsv41c.runtime.engine import Engine
+from dsv41c.runtime.session import Session
 
 A = ids()[:20]
 B = ids()[30:49]
@@ -193,3 +194,41 @@ def test_history_carries_over_a_cut(shared: Engine) -> None:
         slots = [shared.pools.rows("token_history", session.slot) for session in (whole, split)]
         assert torch.equal(*slots) and slots[0].shape == (3,)
         assert first.feed([0]).shape == (512,)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_lives(shared: Engine, seed: int) -> None:
+    """Opened, fed, forked, reset and closed at random, each session ends as if it had been alone with its feeds."""
+    generator = random.Random(seed)
+    lives: dict[Session, list[list[int]]] = {}
+    last: dict[Session, Tensor] = {}
+    for _ in range(30):
+        session = generator.choice(list(lives)) if lives else None
+        act = generator.choice(["open", "fork", "reset", "close", "feed", "feed", "feed", "feed"])
+        if act == "open" and shared.free_sessions:
+            lives[shared.open()] = []
+        elif session is None:
+            continue
+        elif act == "fork" and shared.free_sessions and session in last:
+            copy = session.fork()
+            lives[copy], last[copy] = list(lives[session]), last[session]
+        elif act == "reset":
+            session.reset()
+            lives[session] = []
+            last.pop(session, None)
+        elif act == "close":
+            session.close()
+            del lives[session]
+            last.pop(session, None)
+        elif act == "feed":
+            part = generator.choices(range(512), k=generator.randint(1, 5))
+            last[session] = session.feed(part)
+            lives[session].append(part)
+    for session in lives:
+        session.close()
+    fresh = engine()
+    for session, logits in last.items():
+        with fresh.open() as again:
+            for part in lives[session]:
+                expected = again.feed(part)
+        assert torch.equal(logits, expected)

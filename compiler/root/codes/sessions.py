@@ -189,7 +189,7 @@ result is written to a temporary file first: a file of that name is either the o
         """
 `--compare reference` runs the manifest's ops on the plain kernels beside the plan, each step from the plan's own state
 and inputs. The first value that leaves its bound is where the difference is made, not where it shows: floats may differ
-by 1e-5 (f32) or 2^-7 (bf16) of the value's largest magnitude, integers and selections not at all.
+by 1e-5 (plans in f32) or 2^-7 (in bf16) of the value's largest magnitude, integers and selections not at all.
 
 **Way out**: an edited plan: compare the region with the ops of the manifest. A plan as compiled: this is a bug in a
 kernel or in the compiler; the message has what a report needs.

@@ -1,4 +1,4 @@
-"""What sets off each code of sessions and text (85x and 86x). `TRIGGERS[code](tmp_path)` gives findings that hold it."""
+"""What sets off each code of sessions and text (85x, 86x). `TRIGGERS[code](tmp_path)` gives findings that hold it."""
 
 from __future__ import annotations
 
