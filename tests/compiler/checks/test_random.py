@@ -12,7 +12,8 @@ from dsv41c.compiler.ir import parse
 from dsv41c.compiler.passes import Program, run
 from dsv41c.report import render
 
-from ...strategies import MUTATIONS, loaded, mutated, specs  # noqa: TID252 (tests are no installed package)
+from ...mutations import MUTATIONS  # noqa: TID252 (tests are no installed package)
+from ...strategies import loaded, mutated, specs  # noqa: TID252
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
