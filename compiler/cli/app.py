@@ -38,8 +38,10 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
     except UserFault as fault:
-        from dsv41c.compiler.cli.faults import exit_code, show
+        from dsv41c.compiler.cli.faults import exit_code, show, where_raised
 
+        if console.settings.debug >= 2:
+            console.say(where_raised(fault))
         show(console, fault.diagnostics, getattr(fault, "sources", None))
         return exit_code(fault.diagnostics)
     except KeyboardInterrupt:

@@ -14,8 +14,11 @@ from dsv41c.diagnostics import Diagnostic, UserFault, has_errors
 
 FAILED = 1
 USAGE = 2
-# Faults of what was asked for or of where it was asked, not of the input's content.
-USAGE_CODES = frozenset({"DSV117", "DSV150", "DSV151", "DSV152", "DSV154", "DSV220", "DSV751"})
+# Faults of what was asked for or of where it was asked, not of the content: files that are not there or cannot be
+# written, names and options that mean nothing, a plan for devices that are not here.
+USAGE_CODES = frozenset(
+    f"DSV{number}" for number in (117, 150, 151, 152, 154, 220, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867)
+)
 
 
 class Refused(UserFault):
@@ -45,6 +48,12 @@ def show(console: Console, diagnostics: Iterable[Diagnostic], sources: Mapping[s
         console.result(render(found, sources or {}, "json"))
     else:
         console.say(render(found, sources or {}, color=console.colored(sys.stderr)).rstrip("\n"))
+
+
+def where_raised(fault: UserFault) -> str:
+    """The way through our code to where a fault was raised, for DSV41C_DEBUG=2."""
+    frames = traceback.extract_tb((fault.__context__ or fault).__traceback__ or fault.__traceback__)
+    return "".join(f"debug: {frame.filename}:{frame.lineno} in {frame.name}\n" for frame in frames).rstrip()
 
 
 def bug_report(argv: Sequence[str], error: BaseException) -> str:

@@ -16,6 +16,17 @@ def cannot_write(path: str, reason: str, help_text: str = "choose another place"
     return UserFault([Diagnostic("DSV154", f"`{path}` cannot be written: {reason}", Span(path), help=help_text)])
 
 
+def expect_plan(path: str) -> None:
+    """Raise `UserFault` (DSV117) where there is no folder that could be a plan."""
+    try:
+        found = Path(path).is_dir()
+    except (OSError, ValueError):
+        found = False
+    if not found:
+        help_text = "give the folder that `dsv41c compile SPEC -o FOLDER` made"
+        raise UserFault([Diagnostic("DSV117", f"there is no plan folder `{path}`", Span(path), help=help_text)])
+
+
 def expect_writable(path: str) -> None:
     """Raise `UserFault` (DSV154) where a file could not be put, before work is done for it."""
     if path == "-":

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from dsv41c.compiler.cli import summary
 from dsv41c.compiler.cli.console import Console
+from dsv41c.compiler.cli.files import expect_plan
 
 
 def work(arguments: Namespace, console: Console) -> int:
     """Print the summary of the plan's manifest."""
     from dsv41c.runtime.manifest_text import read
 
+    expect_plan(arguments.plan)
     manifest = read(Path(arguments.plan))
     if arguments.json:
         data = {"format": "dsv41c.inspect/1.0", **summary.summary(manifest)}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import FAILED, show
-from dsv41c.compiler.cli.files import expect_writable, read_text
+from dsv41c.compiler.cli.files import expect_plan, expect_writable, read_text
 from dsv41c.compiler.cli.parsing import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ def work(arguments: Namespace, console: Console) -> int:
     """Run it. The result is the generated text, or the generated ids where ids were given."""
     if arguments.until is not None and arguments.compare is None:
         raise UsageError("`--until` says where a comparison stops; give `--compare reference` with it")
+    expect_plan(arguments.plan)
     for path in (arguments.logits_out, arguments.states_out):
         if path is not None:
             expect_writable(path)
@@ -32,6 +36,7 @@ def work(arguments: Namespace, console: Console) -> int:
         from dsv41c.runtime.plan import load_plan
         from dsv41c.runtime.run import RunOptions, run_plan
     plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
+    show(console, plan.warnings)
     options = RunOptions(
         n=arguments.count,
         temperature=arguments.temperature,
@@ -45,12 +50,25 @@ def work(arguments: Namespace, console: Console) -> int:
         debug=console.settings.debug,
     )
     streams = _is_text(arguments) and not arguments.json
-    result = run_plan(plan, Path(arguments.checkpoint), _prompt(arguments), options,
-                      on_text=console.result if streams else None)  # fmt: skip
+    result = run_plan(
+        plan,
+        Path(arguments.checkpoint),
+        _prompt(arguments),
+        options,
+        on_text=console.result if streams else None,
+        on_part=_announce(console),
+    )
     _tell(arguments, console, result)
     if result.comparison is not None and result.comparison.first is not None:
         return FAILED
     return 0
+
+
+def _announce(console: Console) -> Callable[[str], None] | None:
+    """On a terminal, the name of each part of the run as it begins: loading a large model takes a while."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda part: console.say(f"{part} ...")
 
 
 def _limit_threads(console: Console) -> None:
@@ -115,9 +133,8 @@ def _data(result: RunResult) -> dict[str, object]:
         data["comparison"] = {
             "values": result.comparison.values,
             "steps": result.comparison.steps,
-            "first_outside": None if first is None else {"value": first.value, "distance": first.distance,
-                                                          "bound": first.bound, "positions": first.positions},
-        }  # fmt: skip
+            "first_outside": None if first is None else asdict(first),
+        }
     return data
 
 

@@ -116,6 +116,10 @@ def test_wrong_usage_is_2_and_on_stderr(run: Run, argv: tuple[str, ...], said: s
         (("graph", "toy", "-o", "."), "DSV154"),
         (("graph", "toy", "--select", "layers.99"), "DSV151"),
         (("import", "nosuch.json"), "DSV117"),
+        (("inspect", "nosuch"), "DSV117"),
+        (("run", "nosuch", "--checkpoint", "c", "--ids", "1"), "DSV117"),
+        (("validate", "toy", "--checkpoint", "nosuch"), "DSV700"),
+        (("synth", "deepseek-v4.1-flash", "-o", "big"), "DSV750"),
         (("import", "nosuch.json", "-o", "a/b.yaml"), "DSV154"),
     ],
 )
