@@ -22,7 +22,7 @@ from dsv41c.kernels.catalog import OPS, STATE_KINDS
 SOURCE = "<--select>"
 COPIES = ("transfer", "mirror")
 _ITEM = re.compile(r"(?P<before>\+{0,2})(?P<atom>[^+]+?)(?P<after>\+{0,2})")
-_LAYERS = re.compile(r"layers\.(\d+)(?:-(\d+))?(?:\.(attn|ffn))?")
+_LAYERS = re.compile(r"layers\.([0-9]{1,9})(?:-([0-9]{1,9}))?(?:\.(attn|ffn))?")
 
 
 @dataclass(frozen=True, slots=True)

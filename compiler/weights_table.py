@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dsv41c.compiler.ir import Graph, Op
-from dsv41c.kernels.catalog import OPS, PLAIN_ENCODINGS, WEIGHT_ROLES, WeightRole
+from dsv41c.kernels.catalog import OPS, WEIGHT_ROLES, WeightRole
+from dsv41c.kernels.encodings import ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.runtime.manifest import ConstantEntry, WeightEntry
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def _entry(spec: Spec, common: Mapping[str, int], weight: str, ops: list[Op]) ->
     layer = ops[0].layer
     sizes = dimensions(spec, layer) if "engram_rows" in role.shape else common
     stored = _stored(spec, role)
+    shape = [sizes[size] for size in role.shape]
+    count = spec.moe.n_routed_experts if "{expert}" in role.name else 1
     return WeightEntry(
         id=weight,
         role=role.role,
@@ -76,9 +79,10 @@ def _entry(spec: Spec, common: Mapping[str, int], weight: str, ops: list[Op]) ->
         stage=ops[0].stage,
         # Not str.format: the expert's place stays open.
         name=role.name.replace("{layer}", str(layer)),
-        shape=[sizes[size] for size in role.shape],
-        count=spec.moe.n_routed_experts if "{expert}" in role.name else 1,
+        shape=shape,
+        count=count,
         stored=stored,
+        bytes=count * ENCODINGS[stored].bytes(shape),
         accepted=list(dict.fromkeys((stored, *PLAIN_ENCODINGS))),
         dtype=_dtype(spec, role, layer),
         ops=[op.id for op in ops],

@@ -357,9 +357,5 @@ _ROLES = (
 
 WEIGHT_ROLES: Mapping[str, WeightRole] = MappingProxyType({role.role: role for role in _ROLES})
 
-# Encodings a checkpoint may store a role in. A spec's encoding is accepted as is, and so are the plain floats that hold
-# the same values without loss (re-exports); `scale` says what the scale tensor's shape means (see weights.headers).
-PLAIN_ENCODINGS = ("bf16", "f32")
-QUANTISED_ENCODINGS = ("fp8_32x32", "fp4_32", "fp8_row32")
 # Families of tensors that official checkpoints hold and the text backbone does not read: counted, not errors.
 UNUSED_TENSORS = ("mtp.", "vision.", "aligner.", "image_", "layers.*.ffn.gate.bias_vl")

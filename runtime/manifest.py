@@ -186,8 +186,9 @@ class KernelEntry(Entry):
 class WeightEntry(Entry):
     """A weight by role. `name` is the official tensor name; with `count` > 1 it holds `{expert}`.
 
-    `stored` is the encoding of the official layout, `accepted` all that bind without loss; `dtype` is what kernels get:
-    `f32`, `bf16`, or `stored` (left packed, decoded at use).
+    `stored` is the encoding of the official layout, `bytes` what that takes for all `count` tensors, scales included;
+    `accepted` are all encodings that bind without loss; `dtype` is what kernels get: `f32`, `bf16`, or `stored` (left
+    packed, decoded at use).
     """
 
     id: str
@@ -198,6 +199,7 @@ class WeightEntry(Entry):
     shape: Integers
     count: int
     stored: str
+    bytes: int
     accepted: Strings
     dtype: str
     ops: Strings

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dsv41c.kernels.catalog import FAMILIES, OPS, STATE_KINDS, OpKind
+from dsv41c.kernels.encodings import ENCODINGS
 from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, ValueEntry
 
 MAX_SIZE = 1 << 40
@@ -230,6 +231,9 @@ def _weights(manifest: Manifest) -> Iterator[str]:
             yield f"weight `{weight.id}` has the shape {str(weight.shape)[:100]}"
         if not 1 <= weight.count <= MAX_COUNT:
             yield f"weight `{weight.id}` counts {weight.count} tensors"
+        unknown = [encoding for encoding in (weight.stored, *weight.accepted) if encoding not in ENCODINGS]
+        if unknown:
+            yield f"weight `{weight.id}` is stored as {unknown[0][:100]!a}, expected {', '.join(ENCODINGS)}"
         if weight.dtype not in ("f32", "bf16", "stored"):
             yield f"weight `{weight.id}` is wanted as {weight.dtype[:100]!a}, expected f32, bf16 or stored"
     for constant in manifest.constants:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dsv41c.runtime.manifest import Manifest
 
-_BYTES = {"fp8_32x32": 1.0, "fp8_row32": 1.0, "fp4_32": 0.5, "bf16": 2.0, "f32": 4.0}
-
 
 def summary(manifest: Manifest) -> dict[str, object]:
     """The numbers, as plain data for `--json`."""
@@ -43,14 +41,8 @@ def state_bytes(manifest: Manifest) -> dict[str, dict[str, int]]:
 
 
 def weight_bytes(manifest: Manifest) -> int:
-    """Bytes of the weights as the official checkpoint stores them, scales not counted."""
-    total = 0.0
-    for weight in manifest.weights:
-        elements = weight.count
-        for size in weight.shape:
-            elements *= size
-        total += elements * _BYTES[weight.stored]
-    return int(total)
+    """Bytes of the weights as the official checkpoint stores them, scales included."""
+    return sum(weight.bytes for weight in manifest.weights)
 
 
 def lines(manifest: Manifest) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dsv41c.kernels.encodings import ENCODINGS
 from dsv41c.runtime.manifest import WeightEntry
 
 PLAIN = {"F32": "f32", "BF16": "bf16", "F16": "f16"}
@@ -51,7 +52,4 @@ def weight_shape(encoding: str, dtype: str, shape: Sequence[int]) -> tuple[int, 
 
 def scale_shape(encoding: str, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of the scale of a quantised tensor of a logical shape: [rows, columns] -> its grid of scales."""
-    *rows, columns = shape
-    if encoding == "fp8_32x32":
-        rows = [*rows[:-1], -(-rows[-1] // BLOCK)] if rows else rows
-    return (*rows, -(-columns // BLOCK))
+    return ENCODINGS[encoding].scale_shape(shape)

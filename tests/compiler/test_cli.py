@@ -348,6 +348,14 @@ def test_a_reader_that_leaves_is_no_fault(tmp_path: Path):
     assert ran.stderr == ""
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(tmp_path: Path, closed: str):
+    command = f"{sys.executable} -m dsv41c validate - {closed}"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, input="", cwd=tmp_path, timeout=60)
+    assert ran.returncode == 1  # nothing is no spec
+    assert "Traceback" not in ran.stderr
+
+
 def test_output_that_the_terminal_cannot_spell(tmp_path: Path):
     ran = process("explain", cwd=tmp_path, PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
     assert ran.returncode == 0

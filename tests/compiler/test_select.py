@@ -1,6 +1,8 @@
 """The selection language, on the graph of the released model."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
@@ -150,6 +152,22 @@ def test_every_bad_item_is_told_and_near_names_proposed(flash: Graph):
     assert first.help is not None
     assert "compress_kv@L20" in first.help
     assert ("layers of this graph", "0-39") in second.facts
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(max_size=40), st.text("layers.0123456789@L+,-:kindtopk ", max_size=40)))
+def test_no_expression_is_an_exception(flash: Graph, expression: str):
+    try:
+        selection = select(flash, expression, ("cpu:0",))
+    except UserFault as fault:
+        assert {finding.code for finding in fault.diagnostics} <= {"DSV150", "DSV151"}
+    else:
+        assert answers(flash, selection)
+
+
+def test_a_number_of_many_digits(flash: Graph):
+    with pytest.raises(UserFault):
+        select(flash, "layers." + "9" * 5000)
 
 
 def test_phrases():

@@ -7,7 +7,12 @@ import pytest
 
 from .tree import FOLDERS, ROOT, modules
 
-CONTRACTS = ("dsv41c.runtime.manifest", "dsv41c.runtime.weights.headers", "dsv41c.kernels.catalog")
+CONTRACTS = (
+    "dsv41c.runtime.manifest",
+    "dsv41c.runtime.weights.headers",
+    "dsv41c.kernels.catalog",
+    "dsv41c.kernels.encodings",
+)
 
 
 def imported(file: Path) -> list[tuple[int, str]]:

@@ -36,6 +36,7 @@ def entry(role, symbols, layer=None, compute="f32", stored=STORED, **changes):
         "shape": [int(eval(text, {}, dict(symbols))) for text in of.shape],
         "count": symbols["experts"] if experts else 1,
         "stored": encoding,
+        "bytes": 0,
         "accepted": list(dict.fromkeys((encoding, "bf16", "f32"))),
         "dtype": compute if of.compute == "compute" else of.compute,
         "ops": [],
