@@ -84,6 +84,7 @@ def check(loaded: Loaded) -> tuple[Diagnostic, ...]:
     checked too: that gives findings only where the builder is wrong.
     """
     view, ledger = View.of(loaded), Ledger()
+    ledger.spoil(view.unsound)
     _run(LIST_CHECKS, view, ledger)
     if view.flow is not None:
         _run(FLOW_CHECKS, view.flow, ledger)

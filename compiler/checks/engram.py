@@ -15,7 +15,7 @@ _ROWS = "num_embeddings"
 
 def engram_without_part(view: View, ledger: Ledger) -> None:
     """Engram layers need an engram section, and the other way round."""
-    if view.layers is None or "engram" in view.loaded.invalid:
+    if view.layers is None or "engram" in view.loaded.invalid or not ledger.sound(listed(_LIST)):
         return
     wanted = view.layers.engram_layers
     if wanted and view.engram is None:

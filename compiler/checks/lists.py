@@ -53,15 +53,14 @@ def repeated(view: View, ledger: Ledger) -> None:
 
 def unsorted(view: View, ledger: Ledger) -> None:
     """Every list is ascending; judged on entries that are in range, not repeated and not on a ratio-0 layer."""
-    layer_map = view.layer_map
-    if layer_map is None:
-        return
+    ratios = None if view.layer_map is None else view.layer_map.ratios
     for name in LAYER_LISTS:
         times = Counter(layer for _, layer in view.entries(name))
         highest = (-1, -1)
         for index, layer in view.entries(name):
-            branch = 0 <= layer < len(layer_map.ratios) and (name not in _SOURCES or layer_map.ratios[layer] > 0)
-            if not branch or times[layer] > 1:
+            if layer < 0 or times[layer] > 1:
+                continue
+            if ratios is not None and (layer >= len(ratios) or (name in _SOURCES and ratios[layer] == 0)):
                 continue
             if layer > highest[1]:
                 highest = (index, layer)

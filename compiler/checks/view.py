@@ -8,12 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dsv41c.compiler.checks.flow import Flow, flow_of_map
-from dsv41c.compiler.layer_map import LayerMap
+from dsv41c.compiler.checks.ledger import Fact, listed, read
+from dsv41c.compiler.layer_map import SHARED_KINDS, LayerMap
 from dsv41c.diagnostics import Span
 
 if TYPE_CHECKING:
     from dsv41c.compiler.spec import Loaded
     from dsv41c.compiler.spec.models import Engram, Layers, Model, Placement
+    from dsv41c.compiler.spec.salvage import Salvaged
 
 LAYER_LISTS = ("kv_source_layers", "index_source_layers", "engram_layers")
 
@@ -22,7 +24,8 @@ LAYER_LISTS = ("kv_source_layers", "index_source_layers", "engram_layers")
 class View:
     """A loaded spec, section by section; a section that is not valid is None, and its checks have nothing to say.
 
-    No check here reads a width, so model and layers are enough to judge the layer map, whatever else is wrong.
+    Of a layer map that is not valid the sound fields are judged; `unsound` are facts that rest on the others. No check
+    here reads a width, so model and layers are enough to judge the layer map, whatever else is wrong.
     """
 
     loaded: Loaded
@@ -30,6 +33,7 @@ class View:
     layers: Layers | None
     engram: Engram | None
     placement: Placement | None
+    unsound: frozenset[Fact] = frozenset()
 
     @staticmethod
     def of(loaded: Loaded) -> View:
@@ -38,12 +42,16 @@ class View:
 
         model, layers = loaded.sections.get("model"), loaded.sections.get("layers")
         engram, placement = loaded.sections.get("engram"), loaded.sections.get("placement")
+        unsound: frozenset[Fact] = frozenset()
+        if layers is None and loaded.salvaged is not None:
+            layers, unsound = loaded.salvaged.layers, _unsound(loaded.salvaged)
         return View(
             loaded,
             model if isinstance(model, Model) else None,
             layers if isinstance(layers, Layers) else None,
             engram if isinstance(engram, Engram) else None,
             placement if isinstance(placement, Placement) else None,
+            unsound,
         )
 
     @cached_property
@@ -67,3 +75,9 @@ class View:
         """(index, layer) of a list of the layer map."""
         if self.layers is not None:
             yield from enumerate(getattr(self.layers, name))
+
+
+def _unsound(salvaged: Salvaged) -> frozenset[Fact]:
+    """The facts that rest on what was left out of a layer map."""
+    lists = frozenset(listed(name) for name in salvaged.unsound)
+    return lists | {read(kind, layer) for layer in salvaged.unsound_reads for kind in SHARED_KINDS}

@@ -46,8 +46,10 @@ def head(span: Span) -> Span:
     return Span(span.file, span.line, span.column, span.line, span.column + 1)
 
 
-def section_findings(section: str, errors: Iterable[ErrorDetails], spans: Spans) -> list[Diagnostic]:
-    """Findings of one section. A missing key is not told where an unknown one was most likely meant to be it."""
+def section_findings(
+    section: str, errors: Iterable[ErrorDetails], spans: Spans
+) -> tuple[list[Diagnostic], frozenset[Path]]:
+    """Findings of one section, and the keys that unknown ones were most likely meant to be: those are not missing."""
     unknown: list[Diagnostic] = []
     missing: list[tuple[Path, Diagnostic]] = []
     others: list[Diagnostic] = []
@@ -65,7 +67,8 @@ def section_findings(section: str, errors: Iterable[ErrorDetails], spans: Spans)
             missing.append((path, missing_key(path, spans)))
         else:
             others.append(_value(path, error, spans))
-    return [*unknown, *(finding for path, finding in missing if path not in meant), *dict.fromkeys(others)]
+    absent = (finding for path, finding in missing if path not in meant)
+    return [*unknown, *absent, *dict.fromkeys(others)], frozenset(meant)
 
 
 def known_keys(parent: Path) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dsv41c.compiler.spec.findings import head
 from dsv41c.compiler.spec.locate import Origin, Stdin, find, find_base
 from dsv41c.compiler.spec.merge import apply_set, overlay
 from dsv41c.compiler.spec.models import SECTIONS, TARGET_SECTIONS, Section, Spec
+from dsv41c.compiler.spec.salvage import Salvaged
 from dsv41c.compiler.spec.validate import Validated, validate
 from dsv41c.diagnostics import Diagnostic, Label, Sink, Span, UserFault, ordered
 
@@ -22,14 +23,17 @@ class Loaded:
     """A spec as far as it is valid, and every finding.
 
     `spec` is there when every section is valid by itself; `diagnostics` may still hold errors (rules between values),
-    so ask `has_errors` before building on it. `sections` holds the valid sections, `invalid` the names of the others;
-    a section in neither is absent from the model. `sources` maps the names in spans to texts, for snippets.
+    so ask `has_errors` before building on it. `sections` holds those that can be judged, `invalid` names those that are
+    wrong (a section whose only fault are unknown keys is in both); a section in neither is absent from the model;
+    `salvaged` is what can still be judged of an invalid layer map. `sources` maps the names in spans to texts, for
+    snippets.
     """
 
     file: str
     spec: Spec | None
     sections: Mapping[str, Section]
     invalid: frozenset[str]
+    salvaged: Salvaged | None
     spans: Spans
     sources: Mapping[str, str]
     diagnostics: tuple[Diagnostic, ...]
@@ -112,6 +116,7 @@ class _Loader:
             validated.spec,
             validated.sections,
             validated.invalid,
+            validated.salvaged,
             validated.spans,
             self.sources,
             ordered(self.sink),
@@ -120,7 +125,7 @@ class _Loader:
     def failed(self, ref: str) -> Loaded:
         """The outcome of a load that could not go on."""
         nothing = Spans(Node({}, Span(self.file or ref)))
-        return Loaded(self.file or ref, None, {}, frozenset(SECTIONS), nothing, self.sources, ordered(self.sink))
+        return Loaded(self.file or ref, None, {}, frozenset(SECTIONS), None, nothing, self.sources, ordered(self.sink))
 
     def _parse(self, origin: Origin) -> Node:
         data = origin.data[: MAX_BYTES + 1]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from dsv41c.compiler.source import Node, Poison, Spans, poisoned, shown, to_data
-from dsv41c.compiler.spec import dims, findings, normalise
+from dsv41c.compiler.spec import dims, findings, normalise, salvage
 from dsv41c.compiler.spec.models import FORMAT, NAME_PATTERN, OPTIONAL_SECTIONS, SECTIONS, Section, Spec
+from dsv41c.compiler.spec.salvage import Salvaged
 from dsv41c.diagnostics import Diagnostic, Sink
 
 _HEADER = ("format", "name")
@@ -22,13 +23,15 @@ MAX_FINDINGS = 200  # of one section: a list of thousands of wrong entries is on
 class Validated:
     """`spec` is there when every section has the right form; rules between sections may still have findings.
 
-    `sections` are the valid ones by name; `invalid` names those that are wrong or missing. A section in neither
-    (`engram`) is absent from the model.
+    `sections` are those that can be judged, by name: the valid ones, and those whose only fault are unknown keys.
+    `invalid` names those that are wrong or missing. A section in neither (`engram`) is absent from the model.
+    `salvaged` is what can still be judged of a layer map that is not valid.
     """
 
     spec: Spec | None
     sections: Mapping[str, Section]
     invalid: frozenset[str]
+    salvaged: Salvaged | None
     spans: Spans
 
 
@@ -36,7 +39,7 @@ def validate(root: Node, sink: Sink) -> Validated:
     """Validate a merged tree with canonical keys."""
     if not isinstance(root.value, Mapping):
         sink.add(_no_map(root))
-        return Validated(None, {}, frozenset(SECTIONS), Spans(root))
+        return Validated(None, {}, frozenset(SECTIONS), None, Spans(root))
     spans = Spans(root)
     suppressed = _unknown_sections(root, spans, sink)
     header = _header(root, spans, sink, suppressed)
@@ -49,7 +52,7 @@ def validate(root: Node, sink: Sink) -> Validated:
     spec = None
     if header is not None and not run.invalid:
         spec = Spec.model_validate({"format": FORMAT, "name": header, "engram": None, **run.valid})
-    return Validated(spec, run.valid, frozenset(run.invalid), spans)
+    return Validated(spec, run.valid, frozenset(run.invalid), run.salvaged, spans)
 
 
 class _Run:
@@ -62,6 +65,7 @@ class _Run:
         self.suppressed = suppressed
         self.valid: dict[str, Section] = {}
         self.invalid: set[str] = set()
+        self.salvaged: Salvaged | None = None
         self.root = root
         self.counts = normalise.Counts.of(root)
 
@@ -99,12 +103,23 @@ class _Run:
         except ValidationError as error:
             self.invalid.add(name)
             spans = Spans(Node({name: node} if node else {}, self.root.span))
-            self.sink.extend(findings.section_findings(name, error.errors(include_url=False)[:MAX_FINDINGS], spans))
+            errors = error.errors(include_url=False)[:MAX_FINDINGS]
+            found, meant = findings.section_findings(name, errors, spans)
+            self.sink.extend(found)
+            self._salvage(name, node, data, [*(part["loc"] for part in errors), *(path[1:] for path in meant)])
             return
         if self._errors() > before or (node is not None and poisoned(node)):
             self.invalid.add(name)
+            self._salvage(name, node, data, [])
             return
         self.valid[name] = section
+
+    def _salvage(self, name: str, node: Node | None, data: Any, wrong: Sequence[tuple[str | int, ...]]) -> None:
+        """Keep what can still be judged of a section: some layer map, or the section without its unknown keys."""
+        if name == "layers" and node is not None:
+            self.salvaged = salvage.layers(node, data, wrong)
+        elif isinstance(data, dict) and (section := salvage.known_part(SECTIONS[name], data)) is not None:
+            self.valid[name] = section
 
 
 def _unknown_sections(root: Node, spans: Spans, sink: Sink) -> set[str]:

@@ -10,6 +10,7 @@ from dsv41c.compiler.build import build
 from dsv41c.compiler.checks import check, check_graph
 from dsv41c.compiler.ir import parse
 from dsv41c.compiler.passes import Program, run
+from dsv41c.compiler.spec import load
 from dsv41c.report import render
 
 from ...mutations import MUTATIONS  # noqa: TID252 (tests are no installed package)
@@ -71,3 +72,34 @@ def test_no_value_anywhere_gives_an_exception(spec, data):
     key = data.draw(st.sampled_from(sorted(spec[section])))
     spec[section][key] = data.draw(JUNK)
     render(check(loaded(spec)), {}, "text")
+
+
+def _unknown_key(spec):
+    spec["layers"]["colour"] = "blue"
+
+
+def _carried_read(spec):
+    spec["layers"].setdefault("reads", {}).setdefault("0", {})["pre"] = 0
+
+
+def _unknown_width(spec):
+    spec["attention"]["colour"] = "blue"
+
+
+@pytest.mark.parametrize(
+    ("beside", "code"), [(_unknown_key, "DSV201"), (_carried_read, "DSV211"), (_unknown_width, "DSV201")]
+)
+@settings(max_examples=40, **QUIET)
+@given(data=st.data())
+def test_a_mistake_beside_another_does_not_hide_it(beside, code, data):
+    spec = data.draw(mutated())
+    alone = [each.code for each in check(loaded(spec)) if each.severity == "error"]
+    beside(spec)
+    found = check(loaded(spec))
+    assert sorted(each.code for each in found if each.severity == "error") == sorted([*alone, code]), shown(found)
+
+
+def test_what_rests_on_a_wrong_list_is_not_said():
+    spec = "extends: toy\nlayers: {kv_source_layers: none, index_source_layers: [2, 2], engram_layers: [4, 1]}\n"
+    found = check(load("-", stdin=lambda: spec))
+    assert [each.code for each in found] == ["DSV203", "DSV302", "DSV303"], shown(found)
