@@ -74,9 +74,10 @@ class Selection:
 
     def subgraph(self, graph: Graph) -> Graph:
         """The selected ops, in order; selected values that none of them writes are inputs."""
-        ops = tuple(op for op in graph.ops if op.id in self.ops)
+        chosen, values = self.ops, self.values
+        ops = tuple(op for op in graph.ops if op.id in chosen)
         written = {value for op in ops for value in op.write_ids}
-        inputs = tuple(v for v in graph.values.values() if v.id in self.values and v.id not in written)
+        inputs = tuple(v for v in graph.values.values() if v.id in values and v.id not in written)
         kept = tuple(value for value in graph.written if value.id in written)
         return Graph(graph.name, ops, inputs, kept)
 

@@ -19,8 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return run(argv)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, mode))
+        if getattr(sys, name) is None:  # closed by whoever started us; open to the end of the process
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot spell a character shows its escape instead
             stream.reconfigure(errors="backslashreplace")

@@ -15,9 +15,10 @@ def draw(picture: Picture, graph: Graph, selection: Selection | None) -> str:
     """The picture as one JSON object. With a selection, `selected` tells the answer from what was asked about."""
     answer = None
     if selection is not None:
+        ops, values = selection.ops, selection.values
         answer = {
-            "ops": [op.id for op in graph.ops if op.id in selection.ops],
-            "values": [value for value in graph.values if value in selection.values],
+            "ops": [op.id for op in graph.ops if op.id in ops],
+            "values": [value for value in graph.values if value in values],
         }
     data = {
         "format": FORMAT,

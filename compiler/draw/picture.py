@@ -69,7 +69,8 @@ def picture(
 
 
 def _op_level(graph: Graph, selection: Selection | None, hidden: frozenset[str]) -> tuple[list[Node], list[Arrow]]:
-    ops = [op for op in graph.ops if selection is None or op.id in selection.shown_ops]
+    chosen = graph.by_id.keys() if selection is None else selection.shown_ops
+    ops = [op for op in graph.ops if op.id in chosen]
     touched = {value for op in ops for value in (*op.read_ids, *op.write_ids)}
     shown = touched if selection is None else touched | selection.shown_values
     values = [v for v in graph.values.values() if v.id in shown and v.kind not in hidden]
