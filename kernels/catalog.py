@@ -9,8 +9,7 @@ value bare, several as a tuple). `step` is passed to ops whose `uses_step` is se
 read port `X` and a write port `X` of one op are the same storage, and the kernel returns it.
 
 Symbols of shapes: B sessions, T tokens of this call, D dim, S streams, H heads, C head_dim, W window, r compress ratio,
-V vocab_size, IH and IC indexer heads and head_dim, K index_topk, N context, E engram layers. Section numbers are those
-of the model description in the README's reading list ("what the model computes").
+V vocab_size, IH and IC indexer heads and head_dim, K index_topk, N context, E engram layers.
 """
 
 from __future__ import annotations
