@@ -17,6 +17,7 @@ from dsv41c.diagnostics import Diagnostic, Label, Span, UserFault
 
 MAX_DEPTH = 32
 MAX_NODES = 300_000
+MAX_FINDINGS = 200  # a text with more is none that people wrote; reading stops there
 # The C parser is ten times as fast; both give the same events.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -97,7 +98,7 @@ class Composer:
         elif event.implicit[0]:
             resolved = resolve(event.value)
             if isinstance(resolved, ScalarFault):
-                self.findings.append(Diagnostic(resolved.code, resolved.message, span, help=_HELP[resolved.code]))
+                self._report(Diagnostic(resolved.code, resolved.message, span, help=_HELP[resolved.code]))
                 value = POISON
             else:
                 value = resolved
@@ -168,12 +169,12 @@ class Composer:
         frame.key = frame.key_at = None
         if key == "<<":
             help_text = "write the entries out, or use `extends` to start from another spec"
-            self.findings.append(Diagnostic("DSV108", "merge key `<<` is not part of YAML 1.2", span, help=help_text))
+            self._report(Diagnostic("DSV108", "merge key `<<` is not part of YAML 1.2", span, help=help_text))
         elif key in frame.entries:
             first = frame.entries[key].key
             labels = (Label(first, "first given here"),) if first else ()
             message = f"key `{shown_key(key)}` is given twice"
-            self.findings.append(Diagnostic("DSV106", message, span, labels, help="keep one of the two"))
+            self._report(Diagnostic("DSV106", message, span, labels, help="keep one of the two"))
         else:
             frame.entries[key] = node.with_key(span)
 
@@ -182,7 +183,7 @@ class Composer:
         if event.tag in (None, "!"):
             return False
         message = f"tag `{shown_key(event.tag)}` is not allowed, values have no tags here"
-        self.findings.append(Diagnostic("DSV107", message, span, help="remove the tag"))
+        self._report(Diagnostic("DSV107", message, span, help="remove the tag"))
         return True
 
     def _depth(self, depth: int, span: Span) -> None:
@@ -190,6 +191,11 @@ class Composer:
             message = f"values are nested more than {MAX_DEPTH} deep"
             facts = (("limit", str(MAX_DEPTH)),)
             self._stop(Diagnostic("DSV112", message, span, facts=facts, help="a spec is at most five levels deep"))
+
+    def _report(self, finding: Diagnostic) -> None:
+        self.findings.append(finding)
+        if len(self.findings) >= MAX_FINDINGS:
+            raise UserFault(self.findings)
 
     def _stop(self, finding: Diagnostic) -> None:
         raise UserFault([*self.findings, finding])

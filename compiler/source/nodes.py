@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -95,38 +95,35 @@ class Spans:
     """
 
     def __init__(self, root: Node) -> None:
-        self._values: dict[tuple[str, ...], Span] = {}
-        self._keys: dict[tuple[str, ...], Span] = {}
-        for path, node in _walk(root, ()):
-            self._values[path] = node.span
-            if node.key is not None:
-                self._keys[path] = node.key
+        self._root = root
 
     def value(self, path: Path) -> Span:
         """The place of a value, or of its nearest parent that was written."""
-        return self._values[self._nearest(path)]
+        return self._nearest(path)[0].span
 
     def key(self, path: Path) -> Span:
         """The place of a key; the value's where it has none (a list entry); or of the nearest parent's key."""
-        nearest = self._nearest(path)
-        return self._keys.get(nearest, self._values[nearest])
+        node, _ = self._nearest(path)
+        return node.key or node.span
 
     def has(self, path: Path) -> bool:
         """Whether a value was written at this path, rather than filled in."""
-        return tuple(map(str, path)) in self._values
+        return self._nearest(path)[1] == len(path)
 
-    def _nearest(self, path: Path) -> tuple[str, ...]:
-        words = tuple(map(str, path))
-        while words not in self._values:
-            words = words[:-1]
-        return words
+    def _nearest(self, path: Path) -> tuple[Node, int]:
+        """The deepest node on the way to a path, and how many of its words lead there."""
+        node = self._root
+        for depth, word in enumerate(path):
+            child = _child(node, word)
+            if child is None:
+                return node, depth
+            node = child
+        return node, len(path)
 
 
-def _walk(node: Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Node]]:
-    yield path, node
-    if isinstance(node.value, Mapping):
-        for key, child in node.value.items():
-            yield from _walk(child, (*path, key))
-    elif isinstance(node.value, tuple):
-        for index, child in enumerate(node.value):
-            yield from _walk(child, (*path, str(index)))
+def _child(node: Node, word: str | int) -> Node | None:
+    entries = node.value
+    if isinstance(entries, tuple):
+        index = int(word) if isinstance(word, int) or (word.isascii() and word.isdecimal()) else -1
+        return entries[index] if 0 <= index < len(entries) else None
+    return entries.get(str(word)) if isinstance(entries, Mapping) else None

@@ -16,7 +16,7 @@ from dsv41c.compiler.spec.salvage import Salvaged
 from dsv41c.diagnostics import Diagnostic, Sink
 
 _HEADER = ("format", "name")
-MAX_FINDINGS = 200  # of one section: a list of thousands of wrong entries is one fault
+MAX_FINDINGS = 200  # of one map: a list of thousands of wrong entries is one fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def validate(root: Node, sink: Sink) -> Validated:
     spans = Spans(root)
     suppressed = _unknown_sections(root, spans, sink)
     header = _header(root, spans, sink, suppressed)
-    run = _Run(root, sink, suppressed)
+    run = _Run(root, sink, suppressed, spans)
     for name in SECTIONS:
         run.section(name)
     spans = Spans(Node(run.nodes, root.span))
@@ -58,7 +58,7 @@ def validate(root: Node, sink: Sink) -> Validated:
 class _Run:
     """One pass over the sections; `nodes` is the tree in normal form, for spans."""
 
-    def __init__(self, root: Node, sink: Sink, suppressed: set[str]) -> None:
+    def __init__(self, root: Node, sink: Sink, suppressed: set[str], written: Spans) -> None:
         assert isinstance(root.value, Mapping)
         self.nodes: dict[str, Node] = dict(root.value)
         self.sink = sink
@@ -67,6 +67,7 @@ class _Run:
         self.invalid: set[str] = set()
         self.salvaged: Salvaged | None = None
         self.root = root
+        self.written = written
         self.counts = normalise.Counts.of(root)
 
     def section(self, name: str) -> None:
@@ -79,7 +80,7 @@ class _Run:
             if name not in OPTIONAL_SECTIONS:
                 self.invalid.add(name)
                 if name not in self.suppressed:
-                    self.sink.add(findings.missing_key((name,), Spans(self.root)))
+                    self.sink.add(findings.missing_key((name,), self.written))
                 return
             data: Any = {}
         elif name == "layers":
@@ -126,12 +127,12 @@ def _unknown_sections(root: Node, spans: Spans, sink: Sink) -> set[str]:
     """Report unknown keys at the top; the sections they were most likely meant to be."""
     assert isinstance(root.value, Mapping)
     meant = set()
-    for key in root.value:
-        if key not in SECTIONS and key not in _HEADER:
-            finding, suggestion = findings.unknown_key((key,), findings.known_keys(()), spans)
-            sink.add(finding)
-            if suggestion:
-                meant.add(suggestion)
+    unknown = [key for key in root.value if key not in SECTIONS and key not in _HEADER]
+    for key in unknown[:MAX_FINDINGS]:
+        finding, suggestion = findings.unknown_key((key,), findings.known_keys(()), spans)
+        sink.add(finding)
+        if suggestion:
+            meant.add(suggestion)
     return meant
 
 
