@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsv41c.compiler.describe import ranges
 from dsv41c.compiler.ir import layer_of, split_stage
 from dsv41c.runtime.manifest import EngramLayerEntry, Entry, Manifest, OpEntry
+from dsv41c.words import ranges, shortlist
 
 _SECTIONS = ("tool", "name", "target", "model", "tokens", "numerics", "runtime", "engram")
 _MANY = 6
@@ -66,12 +66,11 @@ def _lines(changes: Iterable[_Change]) -> Iterable[str]:
         layers.setdefault((change.sort, change.text, change.what), []).append(change.layer)
     things: dict[tuple[str, str, str], list[str]] = {}
     for (sort, text, what), numbers in layers.items():
-        known = sorted({number for number in numbers if number is not None})
+        known = {number for number in numbers if number is not None}
         where = f"layers.{ranges(known).replace(', ', ',')}" if known else ""
         things.setdefault((sort, text, where), []).append(what)
     for (sort, text, where), names in things.items():
-        listed = ", ".join(names[:_MANY]) + (f" and {len(names) - _MANY} more" if len(names) > _MANY else "")
-        yield " ".join(part for part in (sort, where, listed, text) if part)
+        yield " ".join(part for part in (sort, where, shortlist(names, _MANY), text) if part)
 
 
 def _settings(old: Manifest, new: Manifest) -> Iterable[_Change]:

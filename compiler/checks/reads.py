@@ -7,8 +7,9 @@ from bisect import bisect_left, bisect_right
 from dsv41c.compiler.checks.flow import LISTS, Flow
 from dsv41c.compiler.checks.ledger import Ledger, listed, read
 from dsv41c.compiler.checks.view import View
-from dsv41c.compiler.checks.words import SOURCE, STATE, either
+from dsv41c.compiler.checks.words import SOURCE, STATE
 from dsv41c.diagnostics import Diagnostic, Label
+from dsv41c.words import joined
 
 _READERS = {
     "compress_kv": "layers with a ratio of 1 or more read it",
@@ -67,5 +68,5 @@ def _way_out(flow: Flow, kind: str, layer: int) -> str:
     makers = flow.makers[kind]
     end = bisect_left(makers, layer) if kind == "candidates" else bisect_right(makers, layer)
     near = [str(maker) for maker in makers[max(0, end - 3) : end]]
-    name = "" if not near else f"name {either(near)}, or "
+    name = "" if not near else f"name {joined(near, 'or')}, or "
     return f"{name}remove `{kind}` here to read the latest {SOURCE[kind]} at or before the layer"

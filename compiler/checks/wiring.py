@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsv41c.compiler.checks.ledger import Fact, Ledger, read, value
-from dsv41c.compiler.checks.words import either, layers
+from dsv41c.compiler.checks.words import layers
 from dsv41c.compiler.ir import Graph, Op, Value, split_stage
 from dsv41c.diagnostics import Diagnostic, Label
 from dsv41c.kernels.catalog import OPS, STATE_KINDS
+from dsv41c.words import joined
 
 CARRIERS = {"transfer": "chunk", "mirror": "mirror"}
 # Reads that the checks of shared state report themselves where nobody produces them.
@@ -124,7 +125,9 @@ def _unwritten(graph: Graph, value_id: str, readers: list[Op], near: list[str]) 
         return crossing(graph.values[base], readers)
     message = f"{who} {'read' if len(readers) > 1 else 'reads'} `{value_id}`, which no op writes"
     facts = tuple(("value of that name", f"`{other}`") for other in near)
-    way_out = f"add the op that writes it, or read {either([f'`{n}`' for n in near])}" if near else "add its producer"
+    way_out = (
+        f"add the op that writes it, or read {joined([f'`{n}`' for n in near], 'or')}" if near else "add its producer"
+    )
     return Diagnostic("DSV420", message, readers[0].span, labels, facts, way_out)
 
 
@@ -192,7 +195,7 @@ def _wrong_writes(graph: Graph, op: Op, ledger: Ledger) -> None:
         if op.kind in writers or "*" in writers:
             code, message = "DSV424", f"`{op.id}` writes `{wanted}` at `{name}`, `{value_id}` is `{given.kind}`"
         else:
-            who = either([f"`{writer}`" for writer in writers]) or "no op"
+            who = joined([f"`{writer}`" for writer in writers], "or") or "no op"
             code, message = (
                 "DSV425",
                 f"`{op.id}` writes `{value_id}` of kind `{given.kind}`, which only {who} may write",

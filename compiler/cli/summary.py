@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dsv41c.words import layers, size
+
 if TYPE_CHECKING:
     from dsv41c.runtime.manifest import Manifest
 
@@ -69,18 +71,10 @@ def _stage(manifest: Manifest, index: int) -> str:
     stage = manifest.stages[index]
     arriving = [transfer.value for transfer in manifest.transfers if transfer.to_stage == index]
     reads = f", receives {', '.join(arriving)}" if arriving else ""
-    return f"{index} on {stage.device}: layers {stage.first_layer}-{stage.end_layer - 1}{reads}"
+    return f"{index} on {stage.device}: {layers(range(stage.first_layer, stage.end_layer))}{reads}"
 
 
 def table(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Two columns, aligned."""
     width = max(len(name) for name, _ in rows)
     return [f"  {name:{width}}  {text}" for name, text in rows]
-
-
-def size(count: int) -> str:
-    """Bytes in the unit a person would use."""
-    number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while number >= 1024 and len(units) > 1:
-        number, units = number / 1024, units[1:]
-    return f"{number:.0f} {units[0]}" if units[0] == "B" else f"{number:.1f} {units[0]}"

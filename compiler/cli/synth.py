@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.specs import sound_spec
-from dsv41c.compiler.cli.summary import size
+from dsv41c.words import counted, size
 
 
 def work(arguments: Namespace, console: Console) -> int:
@@ -30,6 +30,6 @@ def work(arguments: Namespace, console: Console) -> int:
     if arguments.json:
         result = {"path": arguments.output, "tensors": report.tensors, "bytes": report.bytes, "shards": report.shards}
         console.result(json.dumps({"format": "dsv41c.synth/1.0", "seed": arguments.seed, **result}) + "\n")
-    shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
-    console.say(f"wrote {arguments.output}: {report.tensors} tensors, {size(report.bytes)}, {shards}")
+    parts = (counted(report.tensors, "tensor"), size(report.bytes), counted(report.shards, "shard"))
+    console.say(f"wrote {arguments.output}: {', '.join(parts)}")
     return 0

@@ -7,34 +7,17 @@ from collections.abc import Iterable, Sequence
 
 from dsv41c.compiler.ir import Graph, Op
 from dsv41c.compiler.select import COPIES, Part, Selection, original, readers
+from dsv41c.words import counted, joined, layers
 
 MAX_LINES = 24
-
-
-def layers_phrase(layers: Iterable[int]) -> str:
-    """`layer 20`, `layers 20-39`, `layers 2-7 and 9`."""
-    runs: list[list[int]] = []
-    for layer in sorted(set(layers)):
-        if runs and runs[-1][1] == layer - 1:
-            runs[-1][1] = layer
-        else:
-            runs.append([layer, layer])
-    parts = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs]
-    noun = "layer" if len(runs) == 1 and runs[0][0] == runs[0][1] else "layers"
-    return f"{noun} {join(parts)}"
-
-
-def join(parts: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def who(ops: Iterable[Op]) -> str:
     """The layers that some ops belong to; ops outside the layers by their ids."""
     ops = tuple(ops)
-    layers = [op.layer for op in ops if op.layer is not None]
-    parts = [layers_phrase(layers)] if layers else []
-    return join([*parts, *(op.id for op in ops if op.layer is None)])
+    inside = {op.layer for op in ops if op.layer is not None}
+    parts = [layers(inside)] if inside else []
+    return joined([*parts, *(op.id for op in ops if op.layer is None)], "and")
 
 
 def value_sentence(graph: Graph, value: str, devices: Sequence[str] = ()) -> str:
@@ -86,12 +69,12 @@ def _part_lines(graph: Graph, part: Part, devices: Sequence[str]) -> list[str]:
     if item.before == 2 or item.after == 2:
         lines.append(f"{'++' * (item.before == 2)}{item.atom}{'++' * (item.after == 2)}: {_reach(graph, part)}")
     if not item.before and not item.after:
-        lines.append(f"{item.atom}: {len(part.ops)} op{'s' * (len(part.ops) != 1)} of {who(_ops(graph, part.ops))}")
+        lines.append(f"{item.atom}: {counted(len(part.ops), 'op')} of {who(_ops(graph, part.ops))}")
     return lines
 
 
 def _reach(graph: Graph, part: Part) -> str:
-    return f"{len(part.ops)} ops of {who(_ops(graph, part.ops))}" if part.ops else "nothing"
+    return f"{counted(len(part.ops), 'op')} of {who(_ops(graph, part.ops))}" if part.ops else "nothing"
 
 
 def _ops(graph: Graph, ids: Iterable[str]) -> list[Op]:

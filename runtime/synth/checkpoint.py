@@ -16,6 +16,7 @@ from dsv41c.runtime.synth.layout import ShardPlan, Weight, index_text, plan_shar
 from dsv41c.runtime.synth.tokenizer import tokenizer_files
 from dsv41c.runtime.synth.values import pieces
 from dsv41c.runtime.weights.index import INDEX
+from dsv41c.words import size
 
 DEFAULT_MAX_BYTES = 8 << 30
 
@@ -51,8 +52,7 @@ def synth(
     weights = plan_weights(manifest)
     total = sum(weight.size for weight in weights)
     if total > max_bytes:
-        gibibytes = f" ({total / 2**30:.1f} GiB)" if total >= 1 << 30 else ""
-        text = f"the checkpoint would have {total:,} bytes{gibibytes}, {max_bytes:,} are allowed"
+        text = f"the checkpoint would have {total:,} bytes ({size(total)}), {max_bytes:,} are allowed"
         facts = (("tensors", f"{_count(weights):,}"),)
         raise UserFault([Diagnostic("DSV750", text, facts=facts, help="cut the spec down, or raise `--max-bytes`")])
     shards = plan_shards(weights)

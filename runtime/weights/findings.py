@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dsv41c import words
 from dsv41c.diagnostics import Diagnostic, Span
 from dsv41c.runtime.manifest import WeightEntry
 from dsv41c.runtime.weights.headers import Checkpoint, TensorHeader
@@ -51,20 +52,7 @@ class Faults:
 
 
 def _facts(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return (("tensors", ", ".join(f"`{name}`" for name in names[:LISTED]) + more),)
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """`layer 3`, `layers 0-3, 7`."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"layer {text}" if len(runs) == 1 and runs[0][0] == runs[0][1] else f"layers {text}"
+    return (("tensors", words.shortlist([f"`{name}`" for name in names], LISTED)),)
 
 
 def _by_layers(names: Iterable[str]) -> list[tuple[list[int], list[str]]]:
@@ -88,7 +76,7 @@ def _by_layers(names: Iterable[str]) -> list[tuple[list[int], list[str]]]:
 def _listed(numbers: list[int], names: list[str]) -> str:
     if len(names) == 1:
         return f"tensor `{names[0]}`"
-    where = f" of {_ranges(numbers)}" if numbers else ""
+    where = f" of {words.layers(numbers)}" if numbers else ""
     return f"tensor `{names[0]}` and {len(names) - 1:,} more{where}"
 
 
@@ -166,6 +154,6 @@ def expert_counts(entries: Sequence[WeightEntry], checkpoint: Checkpoint) -> Exp
         result._found[group] = count
         result.surplus.update(name for expert in range(entry.count, count) for name in experts[expert])
     for (count, planned), layers in alike.items():
-        text = f"the checkpoint has {count} experts in {_ranges(layers)}, the plan {planned}"
+        text = f"the checkpoint has {count} experts in {words.layers(layers)}, the plan {planned}"
         result.diagnostics.append(Diagnostic("DSV728", text, help=f"set `moe.n_routed_experts` to {count}"))
     return result

@@ -13,8 +13,9 @@ from types import MappingProxyType
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
 from dsv41c.runtime.weights.index import compare, list_files
-from dsv41c.runtime.weights.names import counted, split_prefix, unused_family
+from dsv41c.runtime.weights.names import split_prefix, unused_family
 from dsv41c.runtime.weights.shard import LISTED, TensorHeader, read_shard
+from dsv41c.words import counted
 
 __all__ = ["Checkpoint", "TensorHeader", "open_checkpoint", "read_checkpoint"]
 

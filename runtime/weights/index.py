@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsv41c.diagnostics import Diagnostic, Span
-from dsv41c.runtime.weights.names import counted, shown
+from dsv41c.runtime.weights.names import shown
 from dsv41c.runtime.weights.shard import LISTED, MAX_HEADER_BYTES, Broken, Shard, read_json
+from dsv41c.words import counted, shortlist
 
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
@@ -88,9 +89,8 @@ def _plain(name: str) -> bool:
 
 
 def _finding(code: str, text: str, names: list[str], help: str) -> Diagnostic:
-    listed = ", ".join(f"`{shown(name)}`" for name in names[:LISTED])
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return Diagnostic(code, f"{text}: {listed}{more}", Span(INDEX), help=help)
+    listed = shortlist([f"`{shown(name)}`" for name in names], LISTED)
+    return Diagnostic(code, f"{text}: {listed}", Span(INDEX), help=help)
 
 
 def compare(weight_map: dict[str, str], shards: list[Shard]) -> list[Diagnostic]:
@@ -114,11 +114,6 @@ def compare(weight_map: dict[str, str], shards: list[Shard]) -> list[Diagnostic]
         ([f"{n}` in `{owners[n]}" for n in unlisted], "shards hold tensors that the index does not list"),
     ):
         if names:
-            listed = ", ".join(f"`{name}`" for name in sorted(names)[:LISTED])
-            more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-            findings.append(
-                Diagnostic(
-                    "DSV708", f"{text}: {listed}{more}", Span(INDEX), help="make the index again from the shards"
-                )
-            )
+            message = f"{text}: {shortlist([f'`{name}`' for name in sorted(names)], LISTED)}"
+            findings.append(Diagnostic("DSV708", message, Span(INDEX), help="make the index again from the shards"))
     return findings

@@ -46,11 +46,6 @@ def unused_family(name: str) -> str | None:
     return next((family for family, pattern in _UNUSED_PATTERNS if pattern.match(name)), None)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 tensor`, `2,048 tensors`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def shown(text: object) -> str:
     """Foreign text fit to be shown: printable, on one line, of bounded length."""
     plain = text if isinstance(text, str) and text.isprintable() else ascii(text)

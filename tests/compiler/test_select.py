@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
-from dsv41c.compiler.draw.words import answers, layers_phrase
+from dsv41c.compiler.draw.words import answers
 from dsv41c.compiler.ir import Graph, parse
 from dsv41c.compiler.select import Selection, select
 from dsv41c.compiler.spec import load
@@ -168,9 +168,3 @@ def test_no_expression_is_an_exception(flash: Graph, expression: str):
 def test_a_number_of_many_digits(flash: Graph):
     with pytest.raises(UserFault):
         select(flash, "layers." + "9" * 5000)
-
-
-def test_phrases():
-    assert layers_phrase([20]) == "layer 20"
-    assert layers_phrase([24, 20, 21, 22]) == "layers 20-22 and 24"
-    assert layers_phrase([1, 3, 5]) == "layers 1, 3 and 5"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsv41c.diagnostics import Diagnostic
+from dsv41c.words import counted
 
 
 def counts(diagnostics: Iterable[Diagnostic]) -> dict[str, int]:
@@ -18,9 +19,5 @@ def counts(diagnostics: Iterable[Diagnostic]) -> dict[str, int]:
 def summary_line(diagnostics: Iterable[Diagnostic]) -> str:
     """`2 errors, 1 warning`, or `no findings`."""
     numbers = counts(diagnostics)
-    words = [
-        f"{numbers[name]} {name if numbers[name] > 1 else name[:-1]}"
-        for name in ("errors", "warnings", "notes")
-        if numbers[name]
-    ]
+    words = [counted(numbers[f"{name}s"], name) for name in ("error", "warning", "note") if numbers[f"{name}s"]]
     return ", ".join(words) or "no findings"
