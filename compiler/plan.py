@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,15 +39,25 @@ def compile_spec(loaded: Loaded, *, dump: Path | None = None, verify: bool = Fal
     found = check(loaded)
     if loaded.spec is None or has_errors(found):
         raise UserFault(found)
-    graph = build(loaded.spec, loaded.spans)
-    program = passes.run(passes.Program(loaded.spec, loaded.spans, graph), dump=dump, verify=verify)
+    # A plan calls files by names that do not depend on where they lie, a finding by the path that was given.
+    spans = loaded.spans.named(loaded.names)
+    program = passes.Program(loaded.spec, spans, build(loaded.spec, spans))
+    program = passes.run(program, dump=dump, verify=verify)
     missing = missing_kernels(program)
     if missing:
-        raise UserFault((*found, *missing))
+        raise UserFault((*found, *(_where_given(finding, loaded.names) for finding in missing)))
     spec_text = to_yaml(loaded.spec)
     files = {**render(plan_model(program, sha256(spec_text.encode()))), "spec.yaml": spec_text}
     manifest = lower(program, spec_text, files)
     return Plan({**files, MANIFEST: to_text(manifest)}, manifest, found)
+
+
+def _where_given(finding: Diagnostic, names: Mapping[str, str]) -> Diagnostic:
+    """The finding at the path that the user knows its file by."""
+    given = {name: file for file, name in names.items()}
+    if finding.span is None:
+        return finding
+    return replace(finding, span=replace(finding.span, file=given.get(finding.span.file, finding.span.file)))
 
 
 def write_plan(plan: Plan, folder: Path) -> None:

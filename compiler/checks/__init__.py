@@ -95,7 +95,7 @@ def check(loaded: Loaded) -> tuple[Diagnostic, ...]:
         graph = build(loaded.spec, loaded.spans)
         _run(WIRING_CHECKS, graph, graph_ledger)
         _run(ORDER_CHECKS, graph, graph_ledger)
-        found |= graph_ledger.findings
+        found |= dict.fromkeys(graph_ledger.findings)
     return ordered(found)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsv41c.diagnostics import Diagnostic
+from dsv41c.diagnostics import Diagnostic, Sink
 
 Fact = tuple[str | int | None, ...]
 
@@ -39,7 +39,7 @@ class Ledger:
     """Collects findings and spoiled facts."""
 
     def __init__(self) -> None:
-        self.findings: dict[Diagnostic, None] = {}
+        self.findings = Sink()
         self._spoiled: set[Fact] = set()
 
     def sound(self, *facts: Fact) -> bool:
@@ -52,5 +52,5 @@ class Ledger:
 
     def report(self, diagnostic: Diagnostic, spoils: Iterable[Fact] = ()) -> None:
         """Keep a finding, and spoil what it leaves unknown."""
-        self.findings[diagnostic] = None
+        self.findings.add(diagnostic)
         self._spoiled.update(spoils)

@@ -6,6 +6,7 @@ into a `Sink` and go on, so that one run shows every finding.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -63,19 +64,33 @@ class Diagnostic:
         return TABLE[self.code].severity
 
 
+MOST_OF_A_CODE = 200
+
+
 @dataclass(slots=True)
 class Sink:
-    """Collects findings, each once, in the order they are made; `ordered()` gives the order to show them in."""
+    """Collects findings, each once, in the order they are made; `ordered()` gives the order to show them in.
 
+    Of one code the first `MOST_OF_A_CODE` are kept: nobody reads the hundred thousandth entry of a generated list, and
+    showing it takes minutes. `errors` counts all that were added.
+    """
+
+    errors: int = 0
     _items: dict[Diagnostic, None] = field(default_factory=dict)
+    _kept: Counter[str] = field(default_factory=Counter)
 
     def add(self, diagnostic: Diagnostic) -> None:
         """Keep a finding, unless an equal one is there already."""
+        self.errors += diagnostic.severity == "error"
+        if diagnostic in self._items or self._kept[diagnostic.code] >= MOST_OF_A_CODE:
+            return
+        self._kept[diagnostic.code] += 1
         self._items[diagnostic] = None
 
     def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep several findings."""
-        self._items.update(dict.fromkeys(diagnostics))
+        for diagnostic in diagnostics:
+            self.add(diagnostic)
 
     def __iter__(self) -> Iterator[Diagnostic]:
         return iter(self._items)

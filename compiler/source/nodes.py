@@ -91,20 +91,30 @@ def dotted(path: Path) -> str:
 class Spans:
     """Where every value and every key was written, by path; a path that was not written gives its nearest parent.
 
-    `layers.reads` has layer numbers as keys, which paths may give as text or as int.
+    `layers.reads` has layer numbers as keys, which paths may give as text or as int. `names` gives files other names
+    than they were read under.
     """
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Node, names: Mapping[str, str] | None = None) -> None:
         self._root = root
+        self._names = names or {}
+
+    def named(self, names: Mapping[str, str]) -> Spans:
+        """The same places, in files of other names."""
+        return Spans(self._root, names)
 
     def value(self, path: Path) -> Span:
         """The place of a value, or of its nearest parent that was written."""
-        return self._nearest(path)[0].span
+        return self._place(self._nearest(path)[0].span)
 
     def key(self, path: Path) -> Span:
         """The place of a key; the value's where it has none (a list entry); or of the nearest parent's key."""
         node, _ = self._nearest(path)
-        return node.key or node.span
+        return self._place(node.key or node.span)
+
+    def _place(self, span: Span) -> Span:
+        name = self._names.get(span.file, span.file)
+        return span if name == span.file else replace(span, file=name)
 
     def has(self, path: Path) -> bool:
         """Whether a value was written at this path, rather than filled in."""

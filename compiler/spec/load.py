@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dsv41c.compiler.source import MAX_BYTES, Document, Node, Poison, Spans, parse, shown, shown_key, to_data
 from dsv41c.compiler.spec.canonical import canonicalise
 from dsv41c.compiler.spec.findings import head
-from dsv41c.compiler.spec.locate import Origin, Stdin, find, find_base
+from dsv41c.compiler.spec.locate import Origin, Stdin, find, find_base, name_in_plan
 from dsv41c.compiler.spec.merge import apply_set, overlay
 from dsv41c.compiler.spec.models import SECTIONS, TARGET_SECTIONS, Section, Spec
 from dsv41c.compiler.spec.salvage import Salvaged
@@ -26,7 +26,7 @@ class Loaded:
     so ask `has_errors` before building on it. `sections` holds those that can be judged, `invalid` names those that are
     wrong (a section whose only fault are unknown keys is in both); a section in neither is absent from the model;
     `salvaged` is what can still be judged of an invalid layer map. `sources` maps the names in spans to texts, for
-    snippets.
+    snippets; `names` maps them to what a plan calls these files, wherever they lie.
     """
 
     file: str
@@ -37,6 +37,7 @@ class Loaded:
     spans: Spans
     sources: Mapping[str, str]
     diagnostics: tuple[Diagnostic, ...]
+    names: Mapping[str, str]
 
 
 def load(ref: str, *, target: str | None = None, sets: Sequence[str] = (), stdin: Stdin | None = None) -> Loaded:
@@ -68,10 +69,11 @@ class _Loader:
         self.file = ""
         self.sink = Sink()
         self.sources: dict[str, str] = {}
+        self.names: dict[str, str] = {}
 
     def document(self, origin: Origin, chain: tuple[str, ...]) -> Node:
         """The tree of a text, laid over what it extends. `chain` holds the identities of those that extend it."""
-        root = self._parse(origin)
+        root = self._parse(origin, chain[0] if chain else origin.identity)
         base = root.get("extends")
         if base is None or not isinstance(root.value, Mapping):
             return root
@@ -91,7 +93,7 @@ class _Loader:
     def target(self, root: Node, ref: str) -> Node:
         """The tree with a target's sections laid over it."""
         origin = find(ref, None, "targets")
-        tree = self._parse(origin)
+        tree = self._parse(origin, origin.identity)
         if not isinstance(tree.value, Mapping):
             message = f"the target is {shown(to_data(tree))}, expected a map"
             facts = (("sections", ", ".join(TARGET_SECTIONS)),)
@@ -120,14 +122,18 @@ class _Loader:
             validated.spans,
             self.sources,
             ordered(self.sink),
+            self.names,
         )
 
     def failed(self, ref: str) -> Loaded:
         """The outcome of a load that could not go on."""
         nothing = Spans(Node({}, Span(self.file or ref)))
-        return Loaded(self.file or ref, None, {}, frozenset(SECTIONS), None, nothing, self.sources, ordered(self.sink))
+        found = ordered(self.sink)
+        return Loaded(self.file or ref, None, {}, frozenset(SECTIONS), None, nothing, self.sources, found, self.names)
 
-    def _parse(self, origin: Origin) -> Node:
+    def _parse(self, origin: Origin, first: str) -> Node:
+        """The tree of a text; `first` is the identity of the text that was asked for and extends this one."""
+        self.names[origin.file] = name_in_plan(origin, first)
         data = origin.data[: MAX_BYTES + 1]
         # Kept before parsing, so that a text that cannot be parsed has snippets too.
         self.sources[origin.file] = data.decode("utf-8", "replace") if isinstance(data, bytes) else data

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from dsv41c.compiler.source import MAX_BYTES, read_file, shown_key
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
@@ -65,6 +65,19 @@ def find_base(ref: str, span: Span, origin: Origin) -> Origin:
         return Origin(read_file(path), str(path), _identity(path), path.parent)
     except UserFault as fault:
         raise UserFault([_at(fault.diagnostics[0], span)]) from None
+
+
+def name_in_plan(origin: Origin, first: str) -> str:
+    """What a plan calls a text, the same wherever its folder lies.
+
+    A file has its own name; one that another file extends the path from that file's folder. `first` is the identity of
+    the text that was asked for.
+    """
+    if origin.directory is None:
+        return origin.file
+    path, folder = Path(origin.identity), Path(first).parent
+    inside = first != origin.identity and path.is_relative_to(folder)
+    return path.relative_to(folder).as_posix() if inside else PurePath(origin.file).name
 
 
 def _at(finding: Diagnostic, span: Span) -> Diagnostic:

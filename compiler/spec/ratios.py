@@ -59,13 +59,13 @@ def expand(node: Node) -> Node | None:
 
 
 def _from_map(node: Node, n_layers: int, n_mtp_layers: int, sink: Sink) -> Node:
-    before = len(list(sink))
+    before = sink.errors
     total = n_layers + n_mtp_layers
     entries = _entries(node, total, sink)
-    if not entries and len(list(sink)) == before:
+    if not entries and sink.errors == before:
         sink.add(_wrong_length(node, 0, n_layers, n_mtp_layers))
     _holes(entries, sink)
-    if len(list(sink)) > before:
+    if sink.errors > before:
         return replace(node, value=POISON)
     return _listed(node, entries)
 

@@ -72,7 +72,7 @@ class _Run:
 
     def section(self, name: str) -> None:
         """Validate one section, if it is there or has defaults."""
-        before = self._errors()
+        before = self.sink.errors
         node = self.nodes.get(name)
         if node is None or (node.value is None and name in OPTIONAL_SECTIONS):
             if name == "engram":
@@ -90,9 +90,6 @@ class _Run:
             data = to_data(node)
         self._judge(name, node, data, before)
 
-    def _errors(self) -> int:
-        return sum(finding.severity == "error" for finding in self.sink)
-
     def _judge(self, name: str, node: Node | None, data: Any, before: int) -> None:
         """Validate the data of one section against its model."""
         if name == "placement" and isinstance(data, dict):
@@ -109,7 +106,7 @@ class _Run:
             self.sink.extend(found)
             self._salvage(name, node, data, [*(part["loc"] for part in errors), *(path[1:] for path in meant)])
             return
-        if self._errors() > before or (node is not None and poisoned(node)):
+        if self.sink.errors > before or (node is not None and poisoned(node)):
             self.invalid.add(name)
             self._salvage(name, node, data, [])
             return

@@ -1,0 +1,92 @@
+"""Inputs that were made to hurt: generated texts of absurd size, and plans that would tell where they were made."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dsv41c.compiler.checks import check
+from dsv41c.compiler.lower import missing_kernels
+from dsv41c.compiler.passes import Program
+from dsv41c.compiler.plan import compile_spec
+from dsv41c.compiler.source import Spans, parse
+from dsv41c.compiler.spec import load
+from dsv41c.diagnostics import MOST_OF_A_CODE, Diagnostic, Sink, UserFault, has_errors
+from dsv41c.kernels.catalog import OPS
+from dsv41c.report import render
+
+MANY = 50_000
+TEXTS = {
+    "keys": "{" + ",".join(f"k{number}: 1" for number in range(MANY)) + "}",
+    "keys of a section": "model: {" + ",".join(f"k{number}: 1" for number in range(MANY)) + "}",
+    "one key": "{" + ",".join("k: 1" for _ in range(MANY)) + "}",
+    "tags": "[" + ",".join("!!x 1" for _ in range(MANY)) + "]",
+    "ranges": "extends: toy\nlayers: {compress_ratios: {" + ",".join(f"{number}: 1" for number in range(MANY)) + "}}",
+    "sources": "extends: toy\nlayers: {kv_source_layers: [" + ",".join(str(number) for number in range(MANY)) + "]}",
+    "reads": "extends: toy\nlayers: {reads: {" + ",".join(f"{number}: {{topk: 3}}" for number in range(MANY)) + "}}",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_of_thousands_of_faults_is_told_in_a_moment(name: str) -> None:
+    start = time.process_time()
+    loaded = load("-", stdin=lambda: TEXTS[name])
+    found = check(loaded)
+    told = render(found, loaded.sources)
+    assert has_errors(found)
+    assert len(found) < 4 * MOST_OF_A_CODE
+    assert len(told) < 2_000_000
+    # Seconds of processor time, with room for a slow machine; it was minutes.
+    assert time.process_time() - start < 20
+
+
+def test_findings_of_one_code_are_kept_up_to_a_number_and_all_counted() -> None:
+    sink = Sink()
+    for number in range(3 * MOST_OF_A_CODE):
+        sink.add(Diagnostic("DSV201", f"unknown key `k{number}`"))
+    sink.add(Diagnostic("DSV202", "another"))
+    assert len(tuple(sink)) == MOST_OF_A_CODE + 1
+    assert sink.errors == 3 * MOST_OF_A_CODE + 1
+    assert sink.failed
+
+
+def test_places_can_be_given_other_file_names() -> None:
+    spans = Spans(parse("a: {b: [1, 2]}", "/home/someone/x.yaml").root).named({"/home/someone/x.yaml": "x.yaml"})
+    assert str(spans.value(("a", "b", 1))) == "x.yaml:1:12"
+    assert str(spans.key(("a", "b", 7))) == "x.yaml:1:5"
+    assert not spans.has(("a", "b", 7))
+
+
+def test_a_plan_does_not_tell_where_its_spec_lay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = []
+    for place in ("one", "two/deeper"):
+        folder = tmp_path / place
+        (folder / "bases").mkdir(parents=True)
+        (folder / "bases" / "base.yaml").write_text("extends: toy\nname: base\n")
+        (folder / "spec.yaml").write_text("extends: bases/base.yaml\nname: mine\nmhc: {eps: 1e-5}\n")
+        (folder / "machine.yaml").write_text("runtime: {max_sessions: 2}\n")
+        plans.append(compile_spec(load(str(folder / "spec.yaml"), target=str(folder / "machine.yaml"))))
+        monkeypatch.chdir(folder)
+        plans.append(compile_spec(load("spec.yaml", target="./machine.yaml")))
+    assert all(plan.files == plans[0].files for plan in plans)
+    assert str(tmp_path) not in "".join(plans[0].files.values())
+    assert {span.rpartition(":")[0].rpartition(":")[0] for op in plans[0].manifest.ops for span in [op.span]} >= {
+        "spec.yaml",
+        "specs/toy.yaml",
+    }
+
+
+def test_a_finding_of_compile_names_the_path_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_kernels(program: Program) -> list[Diagnostic]:
+        return missing_kernels(program, {kind: replace(entry, families=()) for kind, entry in OPS.items()})
+
+    monkeypatch.setattr("dsv41c.compiler.plan.missing_kernels", no_kernels)
+    file = tmp_path / "spec.yaml"
+    file.write_text("extends: toy\nname: mine\nlayers: {kv_source_layers: [2, 5]}\n")
+    with pytest.raises(UserFault) as caught:
+        compile_spec(load(str(file)))
+    places = {finding.span.file for finding in caught.value.diagnostics if finding.span}
+    assert places == {str(file), "specs/toy.yaml"}
