@@ -8,12 +8,11 @@ from itertools import accumulate
 from dsv41c import __version__
 from dsv41c.compiler.code import function, shown
 from dsv41c.compiler.ir import Op, layer_of, split_stage
+from dsv41c.compiler.layer_map import SHARED_KINDS
 from dsv41c.compiler.passes import Program, Region
 from dsv41c.compiler.plan_model import BoundaryModel, PlanModel, StageModel, StateModel
-from dsv41c.kernels.catalog import STATE_KINDS
+from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
 from dsv41c.words import counted, layers, ranges, size
-
-_SHARED = ("compress_kv", "index_k", "topk", "candidates")
 
 
 def plan_model(program: Program, spec_sha256: str) -> PlanModel:
@@ -101,7 +100,7 @@ def _roles(ops: Sequence[Op], layer: int) -> Iterable[str]:
 
 
 def _from_afar(value: str, layer: int) -> bool:
-    return value.partition("@")[0] in _SHARED and layer_of(value) != layer
+    return value.partition("@")[0] in SHARED_KINDS and layer_of(value) != layer
 
 
 # --- stages ---------------------------------------------------------------------------------------------------------
@@ -172,9 +171,7 @@ def _readers(readers: Sequence[Op]) -> str:
     inside = {op.layer for op in readers if op.layer is not None}
     words = [layers(inside)] if inside else []
     words += dict.fromkeys(
-        "passed on" if op.kind in ("transfer", "mirror") else op.kind.replace("_", " ")
-        for op in readers
-        if op.layer is None
+        "passed on" if op.kind in CARRIERS else op.kind.replace("_", " ") for op in readers if op.layer is None
     )
     return "; ".join(words)
 

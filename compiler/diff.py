@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsv41c.compiler.ir import layer_of, split_stage
+from dsv41c.kernels.catalog import CARRIERS
 from dsv41c.runtime.manifest import EngramLayerEntry, Entry, Manifest, OpEntry
 from dsv41c.words import ranges, shortlist
 
@@ -99,7 +100,7 @@ def _ops(plan: Manifest) -> list[OpEntry]:
             }
         )
         for op in plan.ops
-        if op.kind not in ("transfer", "mirror")
+        if op.kind not in CARRIERS
     ]
 
 

@@ -10,7 +10,7 @@ from dsv41c.compiler.ir import Op, Value
 from dsv41c.compiler.passes import Program, Region
 from dsv41c.compiler.weights_table import constant_entries, weight_entries
 from dsv41c.diagnostics import Diagnostic
-from dsv41c.kernels.catalog import OPS, OpKind
+from dsv41c.kernels.catalog import CARRIERS, OPS, OpKind
 from dsv41c.runtime.manifest import (
     FORMAT,
     EngramEntry,
@@ -30,9 +30,6 @@ from dsv41c.runtime.manifest import (
     ValueEntry,
     sha256,
 )
-
-# Done by the runtime between stages, not by kernels.
-MOVES = ("transfer", "mirror")
 
 
 def family(program: Program) -> str:
@@ -217,6 +214,6 @@ def _kernels(ops: Iterable[Op]) -> list[KernelEntry]:
     """Reference kernels, one for each kind of op."""
     served: dict[str, list[str]] = {}
     for op in ops:
-        if op.kind not in MOVES:
+        if op.kind not in CARRIERS:
             served.setdefault(f"reference.{op.kind}", []).append(op.id)
     return [KernelEntry(kernel=kernel, ops=ids) for kernel, ids in sorted(served.items())]

@@ -17,10 +17,9 @@ from difflib import get_close_matches
 
 from dsv41c.compiler.ir import Graph, Op
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
-from dsv41c.kernels.catalog import OPS, STATE_KINDS
+from dsv41c.kernels.catalog import CARRIERS, OPS, STATE_KINDS
 
 SOURCE = "<--select>"
-COPIES = ("transfer", "mirror")
 _ITEM = re.compile(r"(?P<before>\+{0,2})(?P<atom>[^+]+?)(?P<after>\+{0,2})")
 _LAYERS = re.compile(r"layers\.([0-9]{1,9})(?:-([0-9]{1,9}))?(?:\.(attn|ffn))?")
 
@@ -247,14 +246,14 @@ def readers(graph: Graph, value: str) -> tuple[Op, ...]:
         for op in graph.readers(waiting.pop(0)):
             if op.id not in found:
                 found[op.id] = op
-                waiting += op.write_ids if op.kind in COPIES else ()
+                waiting += op.write_ids if op.kind in CARRIERS else ()
     return tuple(found.values())
 
 
 def original(graph: Graph, value: str) -> str:
     """The value that a copy on another device is a copy of; any other value itself."""
     producer = graph.producer(value)
-    while producer is not None and producer.kind in COPIES:
+    while producer is not None and producer.kind in CARRIERS:
         value = producer.read_ids[0]
         producer = graph.producer(value)
     return value

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsv41c.compiler.engram_hash import columns
+from dsv41c.kernels.catalog import DTYPE_BYTES
+
 if TYPE_CHECKING:
     from dsv41c.compiler.spec.models import Spec
 
 Shape = tuple[int | str, ...]
-_ELEMENT = {"f32": 4, "bf16": 2, "i64": 8, "bool": 1}
-
-
-def bytes_per_element(dtype: str) -> int:
-    """Bytes of one element of a dtype of the graph."""
-    return _ELEMENT[dtype]
 
 
 class Shapes:
@@ -32,7 +29,7 @@ class Shapes:
 
     def bytes(self, shape: Shape, dtype: str) -> int:
         """Bytes of a value: per token for step values (B = T = 1, the whole context), per session for session state."""
-        total = bytes_per_element(dtype)
+        total = DTYPE_BYTES[dtype]
         for size in shape:
             total *= self._size(size)
         return total
@@ -88,10 +85,10 @@ class Shapes:
             "logits": (("B", "T", model.vocab_size), "f32"),
         }
         if spec.engram is not None:
-            columns = (spec.engram.max_ngram_size - 1) * spec.engram.n_heads
+            width = columns(spec.engram)
             shapes |= {
-                "engram_ids": (("B", "T", len(spec.layers.engram_layers), columns), "i64"),
-                "engram_rows": (("B", "T", columns * spec.engram.head_dim), compute),
+                "engram_ids": (("B", "T", len(spec.layers.engram_layers), width), "i64"),
+                "engram_rows": (("B", "T", width * spec.engram.head_dim), compute),
                 "engram_gate": (("B", "T", streams), "f32"),
                 "token_history": ((spec.engram.max_ngram_size - 1,), "i64"),
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from dsv41c.compiler.engram_hash import columns
 from dsv41c.compiler.ir import Graph, Op
 from dsv41c.kernels.catalog import OPS, WEIGHT_ROLES, WeightRole
 from dsv41c.kernels.encodings import ENCODINGS, PLAIN_ENCODINGS
@@ -47,8 +48,7 @@ def dimensions(spec: Spec, layer: int | None = None) -> Mapping[str, int]:
         "inter_dim": moe.inter_dim,
     }
     if spec.engram is not None:
-        columns = (spec.engram.max_ngram_size - 1) * spec.engram.n_heads
-        table |= {"engram_head_dim": spec.engram.head_dim, "engram_width": columns * spec.engram.head_dim}
+        table |= {"engram_head_dim": spec.engram.head_dim, "engram_width": columns(spec.engram) * spec.engram.head_dim}
         if layer in spec.layers.engram_layers:
             table["engram_rows"] = spec.engram.num_embeddings[spec.layers.engram_layers.index(layer)]
     return table

@@ -288,6 +288,11 @@ _OPS = (
 
 OPS: Mapping[str, OpKind] = MappingProxyType({op.name: op for op in _OPS})
 
+# The ops that carry a value to another stage, and how what they carry crosses. The runtime does this; no kernel does.
+CARRIERS: Mapping[str, str] = MappingProxyType({"transfer": "chunk", "mirror": "mirror"})
+# Bytes of an element, by the dtypes that values have.
+DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "bf16": 2, "i64": 8, "bool": 1})
+
 
 @dataclass(frozen=True, slots=True)
 class WeightRole:

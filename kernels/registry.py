@@ -24,9 +24,6 @@ from dsv41c.kernels.reference import (
 
 Kernel = Callable[..., Any]
 
-# Ops without a reference kernel: they move values between devices, which is the executor's work and no arithmetic.
-WITHOUT_REFERENCE: Final = ("transfer", "mirror")
-
 _REFERENCE: Final[Mapping[str, Kernel]] = MappingProxyType(
     {
         "embed": embed.embed,

@@ -10,18 +10,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from dsv41c.kernels.catalog import FAMILIES, OPS, STATE_KINDS, OpKind
+from dsv41c.kernels.catalog import CARRIERS, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
 from dsv41c.kernels.encodings import ENCODINGS
 from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, ValueEntry
 
 MAX_SIZE = 1 << 40
+_BY_GROUP = ("compress_kv", "index_k")  # session state with a row for each complete group
 MAX_COUNT = 1 << 30
 MAX_POOL_BYTES = 1 << 46
-_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "bool": 1}
 _SYMBOLS = re.compile(r"B|T|T/r|context/[1-9]\d{0,9}(/[1-9]\d{0,9})?")
 _ID = re.compile(r"[A-Za-z0-9_@.]{1,200}")
 _FUNCTION = re.compile(r"[a-z][a-z0-9_]{0,99}")
-_MOVES = ("transfer", "mirror")
 _MAX_ITERATIONS = 1000
 
 
@@ -151,13 +150,14 @@ def _values(manifest: Manifest) -> Iterator[str]:
 
 def _value(value: ValueEntry, values: dict[str, ValueEntry], manifest: Manifest) -> Iterator[str]:
     kind = STATE_KINDS.get(value.kind)
-    if kind is None or value.dtype not in _BYTES or value.scope != kind.scope:
+    if kind is None or value.dtype not in DTYPE_BYTES or value.scope != kind.scope:
         yield f"kind {value.kind[:100]!a}, dtype {value.dtype[:100]!a} and scope {value.scope} do not go together"
         return
+    smallest = 0 if value.kind in _BY_GROUP else 1  # a context shorter than the ratio completes no group
     for size in value.shape:
         if isinstance(size, int):
-            if not 1 <= size <= MAX_SIZE:
-                yield f"size {size} in its shape, expected 1 to {MAX_SIZE}"
+            if not smallest <= size <= MAX_SIZE:
+                yield f"size {size} in its shape, expected {smallest} to {MAX_SIZE}"
         elif value.scope == "session" or not _SYMBOLS.fullmatch(size):
             yield f"size {size[:100]!a} in its shape"
     if not 1 <= len(value.shape) <= 8:
@@ -175,9 +175,9 @@ def _pool(value: ValueEntry, values: dict[str, ValueEntry], manifest: Manifest) 
     first = value.shape[0] if value.shape else 0
     if value.kind in capacity and first != capacity[value.kind]:
         yield f"{first} rows, expected {capacity[value.kind]}"
-    if value.kind in ("compress_kv", "index_k") and isinstance(first, int) and first > manifest.runtime.max_context:
+    if value.kind in _BY_GROUP and isinstance(first, int) and first > manifest.runtime.max_context:
         yield f"{first} rows, more than `runtime.max_context`"
-    expected = _BYTES[value.dtype]
+    expected = DTYPE_BYTES[value.dtype]
     for size in value.shape:
         expected *= size if isinstance(size, int) else 1
     if value.bytes != expected:
@@ -199,7 +199,7 @@ def _regions(manifest: Manifest) -> Iterator[str]:
     ops = {op.id: op for op in manifest.ops}
     listed = Counter(op for region in manifest.regions for op in region.ops)
     yield from (f"region lists {name[:200]!a}, which is no op" for name in listed if name not in ops)
-    wanted = [op.id for op in manifest.ops if op.kind not in _MOVES]
+    wanted = [op.id for op in manifest.ops if op.kind not in CARRIERS]
     yield from (f"`{name}` is in {listed[name]} regions, expected one" for name in wanted if listed[name] != 1)
     if not listed.keys() <= ops.keys():
         return

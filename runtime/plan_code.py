@@ -17,13 +17,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dsv41c.kernels.catalog import OPS, OpKind
+from dsv41c.kernels.catalog import CARRIERS, OPS, OpKind
 
 MAX_SOURCE_BYTES = 1 << 26
 Literal = int | float | str
 _FIRST = ("kernels", "weights", "step")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
-_NOT_CALLED = ("transfer", "mirror")
 
 
 class RefusedError(Exception):
@@ -100,7 +99,7 @@ def _call(node: ast.stmt, known: set[str], weights: set[str]) -> Call:
     kind = call.func.attr
     if not isinstance(call.func.value, ast.Name) or call.func.value.id != "kernels":
         raise RefusedError("a call of something that is not `kernels.op`", node.lineno)
-    if kind not in OPS or kind in _NOT_CALLED:
+    if kind not in OPS or kind in CARRIERS:
         raise RefusedError(f"a call of `kernels.{kind[:100]}`, which is no kernel", node.lineno)
     positional = [_argument(argument, known, weights) for argument in call.args]
     named: dict[str, Literal | None] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsv41c.compiler.checks.ledger import Ledger, value
-from dsv41c.compiler.checks.wiring import CARRIERS, crossing, port
+from dsv41c.compiler.checks.wiring import crossing, port
 from dsv41c.compiler.ir import Graph, Op
 from dsv41c.diagnostics import Diagnostic
-from dsv41c.kernels.catalog import STATE_KINDS
+from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
 
 
 def undeclared(graph: Graph, devices: Sequence[str], ledger: Ledger) -> None:

@@ -13,6 +13,7 @@ from dsv41c.compiler.build import Positions
 from dsv41c.compiler.ir import NOWHERE, Graph, Op, layer_of
 from dsv41c.compiler.layer_map import SHARED_KINDS, LayerMap
 from dsv41c.diagnostics import Span
+from dsv41c.kernels.catalog import CARRIERS
 
 # The op that makes each shared kind, and the one that reads it.
 MAKERS = {
@@ -104,7 +105,7 @@ def root(graph: Graph, value_id: str) -> str:
     """The value that a copy on another stage is a copy of."""
     for _ in range(len(graph.ops)):
         producer = graph.producer(value_id)
-        if producer is None or producer.kind not in ("transfer", "mirror") or not producer.reads:
+        if producer is None or producer.kind not in CARRIERS or not producer.reads:
             break
         value_id = producer.read_ids[0]
     return value_id

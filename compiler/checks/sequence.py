@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dsv41c.compiler.checks.flow import root
 from dsv41c.compiler.checks.ledger import Ledger, value
-from dsv41c.compiler.checks.wiring import CARRIERS, port, spoils_of_read
+from dsv41c.compiler.checks.wiring import port, spoils_of_read
 from dsv41c.compiler.ir import Graph, Op, Value, split_stage
 from dsv41c.diagnostics import Diagnostic, Label
-from dsv41c.kernels.catalog import STATE_KINDS
+from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
 
 _SHARED = ("compress_kv", "index_k")
 
@@ -178,7 +178,7 @@ def unread(graph: Graph, ledger: Ledger) -> None:
             given = graph.values.get(value_id)
             if given is None or graph.readers(value_id) or not ledger.sound(value(value_id)):
                 continue
-            if given.kind in ("streams", "pre") or op.kind in ("transfer", "mirror"):
+            if given.kind in ("streams", "pre") or op.kind in CARRIERS:
                 message = f"`{op.id}` makes `{value_id}`, and no op reads it"
                 facts = (("kind", f"`{given.kind}`: {STATE_KINDS[given.kind].meaning}"),)
                 way_out = f"let an op read `{value_id}`, or leave out `{op.id}`"

@@ -8,10 +8,9 @@ from dsv41c.compiler.checks.ledger import Fact, Ledger, read, value
 from dsv41c.compiler.checks.words import layers
 from dsv41c.compiler.ir import Graph, Op, Value, split_stage
 from dsv41c.diagnostics import Diagnostic, Label
-from dsv41c.kernels.catalog import OPS, STATE_KINDS
+from dsv41c.kernels.catalog import CARRIERS, OPS, STATE_KINDS
 from dsv41c.words import joined
 
-CARRIERS = {"transfer": "chunk", "mirror": "mirror"}
 # Reads that the checks of shared state report themselves where nobody produces them.
 _SHARED_PORTS = {("attend", "compress_kv"), ("attend", "topk"), ("index_score", "index_k")}
 _UNNAMED_PORT = "x"

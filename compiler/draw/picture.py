@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dsv41c.compiler.ir import Graph, Op
-from dsv41c.compiler.select import COPIES, Selection, original
+from dsv41c.compiler.layer_map import SHARED_KINDS
+from dsv41c.compiler.select import Selection, original
 from dsv41c.diagnostics import Span
+from dsv41c.kernels.catalog import CARRIERS
 
 Level = Literal["layer", "op"]
-# Who owns these is worth saying on a layer's node.
-OWNED = ("compress_kv", "index_k", "topk", "candidates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def group_of(op: Op) -> str:
 def _layer_level(graph: Graph, selection: Selection | None, hidden: frozenset[str]) -> tuple[list[Node], list[Arrow]]:
     groups: dict[str, list[Op]] = {}
     for op in graph.ops:
-        if op.kind not in COPIES:
+        if op.kind not in CARRIERS:
             groups.setdefault(group_of(op), []).append(op)
     shown = _shown_groups(graph, selection, groups)
     nodes = [
@@ -127,7 +127,7 @@ def _origins(graph: Graph, value: str) -> tuple[Op, ...]:
 
 
 def _layer_label(name: str, ops: Sequence[Op]) -> str:
-    owned = [kind for kind in OWNED if any(port == kind for op in ops for port, _ in op.writes)]
+    owned = [kind for kind in SHARED_KINDS if any(port == kind for op in ops for port, _ in op.writes)]
     label = name.replace("layers.", "layer ")
     ratios = {int(op.attr("ratio")) for op in ops if op.kind == "attend"}
     details = [f"ratio {ratio}" if ratio else "window only" for ratio in sorted(ratios)]
@@ -174,4 +174,4 @@ def _layer_arrows(
 
 def _lead_kind(graph: Graph, values: Sequence[str]) -> str:
     kinds = [graph.values[value].kind for value in values]
-    return next((kind for kind in kinds if kind in OWNED), kinds[0])
+    return next((kind for kind in kinds if kind in SHARED_KINDS), kinds[0])

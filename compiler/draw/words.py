@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dsv41c.compiler.ir import Graph, Op
-from dsv41c.compiler.select import COPIES, Part, Selection, original, readers
+from dsv41c.compiler.select import Part, Selection, original, readers
+from dsv41c.kernels.catalog import CARRIERS
 from dsv41c.words import counted, joined, layers
 
 MAX_LINES = 24
@@ -24,7 +25,7 @@ def value_sentence(graph: Graph, value: str, devices: Sequence[str] = ()) -> str
     """Who writes a value and who reads it: `compress_kv@L20: written by layer 20, read by layers 20-39`."""
     producer = graph.producer(value)
     where = f" on {devices[graph.values[value].stage]}" if len(set(devices)) > 1 else ""
-    if producer is not None and producer.kind in COPIES:
+    if producer is not None and producer.kind in CARRIERS:
         written = f"copy of {original(graph, value)}{where}"
     elif producer is not None:
         written = f"written by {who([producer])}{where}"
@@ -32,7 +33,7 @@ def value_sentence(graph: Graph, value: str, devices: Sequence[str] = ()) -> str
         written = f"held since the last call{where}"
     else:
         written = "an input of the call"
-    reading = [op for op in readers(graph, value) if op.kind not in COPIES]
+    reading = [op for op in readers(graph, value) if op.kind not in CARRIERS]
     if reading:
         return f"{value}: {written}, read by {who(reading)}"
     kept = "kept for the next call" if graph.values[value].scope == "session" else "what the call returns"

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from dsv41c.compiler.ir import Op
 from dsv41c.compiler.passes.program import Program, Region
+from dsv41c.kernels.catalog import CARRIERS
 
 # One order of parameters and results everywhere, so that two layers read alike: what travels, then what is shared, then
 # the state a layer keeps for itself.
@@ -33,7 +34,7 @@ def segment(program: Program) -> Program:
     entry = next((op.stage for op in graph.ops if op.kind == "embed"), 0)
     groups: dict[tuple[int, str], list[Op]] = {}
     for op in graph.ops:
-        if op.kind not in ("transfer", "mirror"):
+        if op.kind not in CARRIERS:
             groups.setdefault((op.stage, _region(op, entry)), []).append(op)
     return replace(program, regions=tuple(_built(program, name, ops) for (_, name), ops in groups.items()))
 

@@ -14,9 +14,8 @@ from dataclasses import replace
 
 from dsv41c.compiler.ir import Graph, Op, Value, split_stage
 from dsv41c.compiler.passes.program import Program, Transfer
-from dsv41c.compiler.shapes import bytes_per_element
 from dsv41c.diagnostics import Span
-from dsv41c.kernels.catalog import STATE_KINDS
+from dsv41c.kernels.catalog import DTYPE_BYTES, STATE_KINDS
 
 # The order in which a boundary's list is written.
 _KINDS = ("streams", "pre", "ids", "compress_kv", "index_k", "topk", "candidates")
@@ -121,7 +120,7 @@ class _Crossings:
         if value.scope == "step":
             return float(self.start.shapes.bytes(value.shape, value.dtype))
         assert value.layer is not None
-        row = bytes_per_element(value.dtype)
+        row = DTYPE_BYTES[value.dtype]
         for size in value.shape[1:]:
             row *= int(size)
         return row / self.start.layer_map.ratios[value.layer]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from dsv41c.compiler.engram_hash import columns
 from dsv41c.compiler.source import Path, Spans, dotted
 from dsv41c.compiler.spec.findings import head, out_of_range
 from dsv41c.compiler.spec.models import (
@@ -194,8 +195,7 @@ def _blocked_widths(sections: Sections) -> dict[Path, tuple[int, list[str]]]:
         found[("moe", "inter_dim")] = (moe.inter_dim, linear + expert)
     if isinstance(engram, Engram):
         found[("engram", "head_dim")] = (engram.head_dim, rows)
-        columns = (engram.max_ngram_size - 1) * engram.n_heads
-        if linear and not rows and columns * engram.head_dim % BLOCK:
+        if linear and not rows and columns(engram) * engram.head_dim % BLOCK:
             found[("engram", "head_dim")] = (engram.head_dim, linear)
     return {path: (width, reasons) for path, (width, reasons) in found.items() if reasons}
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dsv41c.kernels.catalog import OPS
-from dsv41c.kernels.registry import WITHOUT_REFERENCE, kernels_for
+from dsv41c.kernels.catalog import CARRIERS, OPS
+from dsv41c.kernels.registry import kernels_for
 
 from . import harness
 
@@ -22,7 +22,7 @@ def data_free_model(compute, quant, cache):
 @pytest.mark.parametrize(("tokens", "mode"), [(1, ("f32", "none", "none")), (5, ("bf16", "fp8", "reference"))])
 def test_shapes_come_from_batch_tokens_and_context(tokens, mode, monkeypatch):
     kernels = kernels_for("cpu")
-    table = {op: getattr(kernels, op) for op in OPS if op not in WITHOUT_REFERENCE}
+    table = {op: getattr(kernels, op) for op in OPS if op not in CARRIERS}
     table["experts"] = lambda x, *_, **__: x.to(torch.float32)
     monkeypatch.setattr(harness, "K", SimpleNamespace(**table))
     model = data_free_model(*mode)
