@@ -113,7 +113,13 @@ def run_plan(
 
 
 def read_ids(text: str, where: str = "<ids>") -> list[int]:
-    """Token ids from text: integers between commas, blanks or brackets. Raises `UserFault` (DSV850) otherwise."""
+    """Token ids from text: integers between commas, blanks or brackets. Raises `UserFault` (DSV850) otherwise.
+
+    So does a comma with no integer before it: an id may be missing there. One at the end is fine.
+    """
+    if re.search(r"(^|[,\[])\s*,", text):
+        message = f"{where} has a comma with no token id before it"
+        raise UserFault([Diagnostic("DSV850", message, help="write ids as 1,2,3")])
     words = [word for word in re.split(r"[\s,\[\]]+", text) if word]
     wrong = [word for word in words if not re.fullmatch(r"[+-]?[0-9]{1,18}", word)]
     if wrong:

@@ -53,7 +53,7 @@ class Text:
         return Text(load_tokenizer(Path(checkpoint), manifest.model.vocab_size), manifest)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of plain text, with BOS in front once."""
+        """Token ids of plain text, with BOS in front once. Raises `UserFault` (DSV862) for text with lone surrogates."""
         ids = self._encode(text)
         return ids if ids[:1] == [self.tokens.bos] else [self.tokens.bos, *ids]
 
@@ -67,7 +67,7 @@ class Text:
         """Token ids of a conversation, up to where the answer begins. See `chat.render` for the form.
 
         Raises `UserFault`: DSV864 for messages that the format cannot express, DSV863 naming every special token of the
-        format that the tokenizer lacks.
+        format that the tokenizer lacks, DSV862 for text with lone surrogates.
         """
         parts = render(messages, self._name(self.tokens.eos), mode=mode, effort=effort)
         used = dict.fromkeys(str(part) for part in parts if isinstance(part, Special))
@@ -81,6 +81,11 @@ class Text:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _encode(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # what Python makes of bytes that are no UTF-8
+            message = f"the text is not Unicode: {text[error.start]!a} at character {error.start} is half of something"
+            raise UserFault([Diagnostic("DSV862", message, help="give the text in UTF-8")]) from None
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _name(self, token: int) -> str:

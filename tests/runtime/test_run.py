@@ -128,7 +128,7 @@ def test_read_ids(text: str, expected: list[int]) -> None:
     assert read_ids(text) == expected
 
 
-@pytest.mark.parametrize("text", ["1,x", "1.5", "0x10", "1" * 40, "¹", "--1"])
+@pytest.mark.parametrize("text", ["1,x", "1.5", "0x10", "1" * 40, "¹", "--1", "1,,2", ",1", "1, \n,2", "[,1]", ","])
 def test_read_ids_refuses(text: str) -> None:
     with pytest.raises(UserFault) as fault:
         read_ids(text, "ids.txt")

@@ -143,6 +143,15 @@ def test_a_prompt_has_bos_once(plain: Text) -> None:
     assert plain.decode(ids) == "hello"
 
 
+@pytest.mark.parametrize("text", ["\udcff", "half \ud83d"])
+def test_bytes_that_are_no_text(plain: Text, chatty: Text, text: str) -> None:
+    for encode in (plain.encode_prompt, chatty.encode_chat):
+        with pytest.raises(UserFault) as fault:
+            encode(text)
+        assert [finding.code for finding in fault.value.diagnostics] == ["DSV862"]
+        str(fault.value).encode()
+
+
 def test_chat_ids(chatty: Text) -> None:
     end_think, think, front = (chatty.tokenizer.token_to_id(name) for name in CHAT_TOKENS)
     hi = chatty.tokenizer.encode("hi", add_special_tokens=False).ids

@@ -149,6 +149,17 @@ clone without large files.
 """,
     ),
     _code(
+        "DSV862",
+        "text-not-unicode",
+        "a prompt or message that is not Unicode text",
+        """
+The text holds a lone surrogate, which no encoding of text can write. Bytes of a command line that are not UTF-8 come in
+as such, and so does half of a `\\ud83d\\ude00` pair of JSON. No token stands for it.
+
+**Way out**: give the text in UTF-8; a terminal in another encoding needs its locale set (`LC_ALL=C.UTF-8`).
+""",
+    ),
+    _code(
         "DSV863",
         "special-token-missing",
         "the tokenizer lacks special tokens of the chat format",

@@ -112,6 +112,7 @@ TRIGGERS: dict[str, Callable[[Path], list[Diagnostic]]] = {
     "DSV859": _trigger(lambda: tiny.engine().open().feed([5], chunk=0)),
     "DSV860": _trigger(lambda: Sampler(temperature=-1.0, top_p=0.0, seed=-1)),
     "DSV861": lambda folder: _raised(lambda: load_tokenizer(folder, 512)),
+    "DSV862": _trigger(lambda: Text.load(tiny.TINY, tiny.plan().manifest).encode_prompt("a\udcff")),
     "DSV863": _trigger(lambda: Text.load(tiny.TINY, tiny.plan().manifest).encode_chat("hi")),
     "DSV864": _trigger(lambda: render([{"role": "user", "content": "<｜deepseek_image｜>"}], "")),
     "DSV865": lambda folder: _raised(lambda: check_writable([folder / "none" / "x.safetensors", folder])),
