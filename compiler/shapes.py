@@ -39,10 +39,9 @@ class Shapes:
             return size
         if size in ("B", "T", "T/r"):
             return 1
-        divisor = 1
-        for part in size.removeprefix("context/").split("/"):
-            divisor *= int(part)
-        return -(-self.spec.runtime.max_context // divisor)
+        ratio, _, block = size.removeprefix("context/").partition("/")
+        groups = self.spec.runtime.max_context // int(ratio)
+        return -(-groups // int(block or 1))
 
     def _grouped_shape(self, name: str, ratio: int) -> tuple[Shape, str]:
         """State and scores that hold a row for each complete group."""

@@ -6,6 +6,7 @@ import pytest
 
 from dsv41c.compiler.build import build
 from dsv41c.compiler.ir import Graph
+from dsv41c.compiler.shapes import Shapes
 from dsv41c.compiler.spec import load
 
 
@@ -132,3 +133,9 @@ def test_shapes_carry_the_widths_of_the_spec(flash: Graph) -> None:
     assert flash.values["streams@L5.attn"].shape == ("B", "T", 4, 5120)
     assert flash.values["candidates@L20"].shape == ("B", "T", "context/1/8")
     assert flash.values["engram_ids"].shape == ("B", "T", 2, 24)
+
+
+def test_bytes_count_complete_groups_and_every_block_of_them(loaded) -> None:
+    shapes = Shapes(loaded("runtime: {max_context: 30, prefill_chunk: 8}").spec)
+    assert shapes.bytes(("B", "T", "context/4"), "f32") == 7 * 4
+    assert shapes.bytes(("B", "T", "context/4/3"), "bool") == 3

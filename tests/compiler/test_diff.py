@@ -55,6 +55,9 @@ def test_attributes_and_settings(changed):
     assert changed("", "moe: {swiglu_limit: 0.0}").lines == (
         "~ layers.0-7 op ffn.experts, op ffn.shared_expert limit 2.0 -> 0.0",
     )
+    larger = changed("", "runtime: {max_context: 1024}").lines
+    assert larger[0] == "~ runtime.max_context 512 -> 1024"
+    assert any("value compress_kv" in line for line in larger) and not any(".before" in line for line in larger)
     assert changed("", "runtime: {decode_buckets: [1, 2]}").lines == ("~ runtime.decode_buckets [1, 2, 4] -> [1, 2]",)
 
 

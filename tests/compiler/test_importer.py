@@ -397,3 +397,11 @@ def test_no_config_raises(key: str, value: object, top: bool) -> None:
     if imported.text is not None:
         text = imported.text
         assert not has_errors(load("-", stdin=lambda: text).diagnostics)
+
+
+@pytest.mark.parametrize("parameter", config_keys.ASSUMED)
+def test_what_is_assumed_is_what_the_released_model_has(parameter: str):
+    value: Any = load("deepseek-v4.1-flash").spec
+    for name in parameter.split("."):
+        value = getattr(value, name)
+    assert value == config_keys.ASSUMED[parameter]

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
 from dsv41c.compiler.diff import diff
+from dsv41c.compiler.folder import stale
 from dsv41c.compiler.lower import missing_kernels
 from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.spec import load
@@ -230,6 +231,7 @@ def test_what_is_not_a_plan_is_not_replaced(tmp_path, monkeypatch):
     assert (tmp_path / "home" / "thesis.txt").read_text() == "years of work"
     write_plan(TOY, tmp_path / "plan")
     (tmp_path / "plan" / "notes.txt").write_text("mine")
+    assert stale(TOY.files, tmp_path / "plan") == ("notes.txt",)
     assert refused(tmp_path / "plan") == "DSV821"
     assert (tmp_path / "plan" / "notes.txt").exists()
     (tmp_path / "plan" / "notes.txt").unlink()

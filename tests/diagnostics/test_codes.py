@@ -25,6 +25,7 @@ def _triggers():
 
 
 TRIGGERS = _triggers()
+UNKIND = re.compile(r"\b(illegal|invalid|just|please|simply|sorry|obviously)\b", re.IGNORECASE)
 SHOWN = [code for code, entry in TABLE.items() if entry.bad]
 
 
@@ -43,6 +44,7 @@ def test_code_is_complete(code):
     assert entry.severity in ("error", "warning", "note")
     assert entry.summary and not entry.summary.endswith(".") and "\n" not in entry.summary
     assert len(entry.explanation) > 40
+    assert not UNKIND.search(entry.summary + entry.explanation), entry.explanation
     assert bool(entry.bad) == bool(entry.good), "bad and good come together"
     assert entry.bad or code in TRIGGERS, f"{code} has neither example nor trigger"
 
@@ -80,11 +82,16 @@ def test_trigger_gives_the_code(code, tmp_path):
 
 def _well_worded(found, sources):
     for each in found:
-        assert not each.message.endswith("."), each.message
-        assert "\n" not in each.message
-        assert not re.search(r"\b(please|simply|illegal)\b", each.message.lower())
         assert each.help, f"{each.code} shows no way out"
         assert each.span is None or each.span.line >= 1
+        for text in (each.message, each.help, *(label.text for label in each.labels), *each.notes):
+            assert text and "\n" not in text
+            assert not text.endswith((".", "!")), text
+            assert not text[0].isupper() or re.match(r"[A-Z]{2}|KV\b", text), text
+            assert not UNKIND.search(text), text
+            assert text.count("`") % 2 == 0, text
+        assert not re.match(r"(add|change|choose|give|remove|set|use|write)\b", each.message), "help belongs in `help`"
+        assert all(name and value for name, value in each.facts)
     for form in FORMATS:
         assert render(found, sources, form)
 
