@@ -53,7 +53,7 @@ class Text:
         return Text(load_tokenizer(Path(checkpoint), manifest.model.vocab_size), manifest)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of plain text, with BOS in front once. Raises `UserFault` (DSV862) for text with lone surrogates."""
+        """Token ids of plain text, with BOS in front once. Raises `UserFault` (DSV862) for lone surrogates."""
         ids = self._encode(text)
         return ids if ids[:1] == [self.tokens.bos] else [self.tokens.bos, *ids]
 
