@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.whole import replacing
 
 
 def check_writable(paths: list[Path]) -> None:
@@ -22,27 +22,14 @@ def check_writable(paths: list[Path]) -> None:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file by way of a temporary one beside it. Raises `UserFault` (DSV865) where that fails."""
+    """Write a safetensors file whole or not at all. Raises `UserFault` (DSV865) where that fails."""
     from safetensors.torch import save_file
 
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        try:
-            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, name)
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        with replacing(path) as temporary:
+            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary)
     except OSError as error:
         raise UserFault([_fault(path, f"cannot be written: {error.strerror or error}", None)]) from None
-
-
-def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _findings(path: Path) -> list[Diagnostic]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from dsv41c import __version__
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.runtime.manifest import FORMAT, MANIFEST, MAX_MANIFEST_BYTES, Entry, Manifest
 from dsv41c.runtime.manifest_checks import check
+from dsv41c.runtime.strict_json import NotJsonError, read_object
 
 _Model = TypeVar("_Model", bound=Entry)
 _MAX_FINDINGS = 20
@@ -70,29 +70,9 @@ def load_json(data: bytes, file: str) -> dict[str, Any]:
     if len(data) > MAX_MANIFEST_BYTES:
         raise _fault(file, f"the manifest is larger than {MAX_MANIFEST_BYTES} bytes")
     try:
-        content = json.loads(data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise _fault(file, f"not JSON: {error.msg}", line=error.lineno, column=error.colno) from None
-    except RecursionError:
-        raise _fault(file, "not a manifest: it is nested too deeply") from None
-    except ValueError as error:  # UnicodeDecodeError, a number of too many digits, and our own two below
-        raise _fault(file, f"not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise _fault(file, f"not a manifest: it holds {type(content).__name__}, expected an object")
-    return content
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {twice[:100]!a} comes twice in one object")
-    return content
-
-
-def _no_constant(text: str) -> object:
-    raise ValueError(f"{text} is not a JSON number")
+        return read_object(data)
+    except NotJsonError as error:
+        raise _fault(file, f"the manifest {error}", line=error.line, column=error.column) from None
 
 
 def _version(content: Mapping[str, Any], file: str) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 from dsv41c.compiler.cli.console import Console
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.whole import replacing
 
 
 def cannot_write(path: str, reason: str, help_text: str = "choose another place") -> UserFault:
@@ -54,19 +54,10 @@ def write_text(path: str, text: str, console: Console) -> None:
         console.result(text)
         return
     expect_writable(path)
-    temporary = None
     try:
-        mode = Path(path).stat().st_mode & 0o777 if Path(path).exists() else 0o666 & ~_umask()
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=Path(path).parent, prefix=".dsv41c-", newline="\n", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(text)
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise cannot_write(path, reason(error)) from None
 
 
@@ -82,9 +73,3 @@ def read_text(path: str) -> str:
 def reason(error: Exception) -> str:
     """What an operating system error says, without its number and path."""
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

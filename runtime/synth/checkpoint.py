@@ -16,6 +16,7 @@ from dsv41c.runtime.synth.layout import ShardPlan, Weight, index_text, plan_shar
 from dsv41c.runtime.synth.tokenizer import tokenizer_files
 from dsv41c.runtime.synth.values import pieces
 from dsv41c.runtime.weights.index import INDEX
+from dsv41c.whole import permitted
 from dsv41c.words import size
 
 DEFAULT_MAX_BYTES = 8 << 30
@@ -106,9 +107,7 @@ def _write_beside(out: Path, shards: list[ShardPlan], files: Mapping[str, str], 
                 progress(done, total)
         for name, text in files.items():
             (beside / name).write_text(text, encoding="utf-8", newline="\n")
-        mask = os.umask(0)
-        os.umask(mask)
-        beside.chmod(0o777 & ~mask)  # the temporary folder was for its maker alone
+        beside.chmod(permitted(0o777))  # the temporary folder was for its maker alone
         os.replace(beside, out)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

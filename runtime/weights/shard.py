@@ -6,7 +6,6 @@ the tensors cover without overlap, hole or rest. The format's own reader demands
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import stat
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from dsv41c.diagnostics import Diagnostic, Span
+from dsv41c.runtime.strict_json import NotJsonError, read_object
 from dsv41c.runtime.weights.names import shown
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own reader
@@ -88,29 +88,11 @@ class Broken(Exception):
 
 
 def read_json(data: bytes, what: str) -> dict[str, object]:
-    """Foreign bytes as a JSON object. Raises `Broken` for anything else, repeated keys and absurd nesting included."""
-    repeated: list[str] = []
-
-    def pairs_to_dict(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            seen: set[str] = set()
-            repeated.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        return found
-
+    """Foreign bytes as a JSON object; `what` they are. Raises `Broken` for anything else."""
     try:
-        document = json.loads(data.decode("utf-8"), object_pairs_hook=pairs_to_dict)
-    except UnicodeDecodeError as error:
-        raise Broken(f"{what} is not UTF-8 (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        raise Broken(f"{what} is not JSON ({error.msg}, character {error.pos})") from None
-    except (ValueError, RecursionError):  # an integer of thousands of digits, or nesting beyond the stack
-        raise Broken(f"{what} is not JSON that anything would write") from None
-    if not isinstance(document, dict):
-        raise Broken(f"{what} is not a JSON object")
-    if repeated:
-        raise Broken(f"{what} says `{shown(repeated[0])}` twice")
-    return document
+        return read_object(data)
+    except NotJsonError as error:
+        raise Broken(f"{what} {error}") from None
 
 
 def read_shard(folder: Path, name: str) -> Shard:
