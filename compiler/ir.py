@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     import networkx as nx
 
 FORMAT = "dsv41c.graph/1"
+MAX_LINE = 20_000  # characters; the longest line of a graph of ours has some hundreds
 Scalar = int | float | str
 NOWHERE = Span("<none>", 1, 1)
 
 
 def layer_of(value_id: str) -> int | None:
     """The layer that a value id names: 20 of `compress_kv@L20.before`, None of `logits`."""
-    match = re.search(r"@L(\d+)(?:\.|$)", value_id)
+    match = re.search(r"@L([0-9]{1,9})(?:\.|$)", value_id)
     return int(match[1]) if match else None
 
 
@@ -197,18 +199,21 @@ def _op_line(op: Op, written: Mapping[str, Value]) -> str:
 
 
 _VALUE = r"(?P<id>[\w.@]+): (?P<kind>\w+) (?P<dtype>\w+)\[(?P<shape>[^\]]*)\]"
-_PLACE = r" @(?P<stage>\d+) ; (?P<file>.+):(?P<line>\d+):(?P<column>\d+)"
+_PLACE = r" @(?P<stage>[0-9]{1,6}) ; (?P<file>.+):(?P<line>[0-9]{1,9}):(?P<column>[0-9]{1,9})"
 _INPUT = re.compile(rf"input {_VALUE}{_PLACE}")
 _OP = re.compile(
-    r"(?P<id>[\w.]+) = (?P<kind>\w+)\((?P<reads>[^|]*) \| (?P<weights>[^|]*) \| (?P<attrs>.*)\) -> \((?P<writes>.*)\)"
-    + _PLACE
+    r"(?P<id>[\w.]+) = (?P<kind>\w+)\((?P<reads>[^|]*) \| (?P<weights>[^|]*) \| (?P<attrs>.*)\)"
+    r" -> \((?P<writes>[^()]*)\)" + _PLACE
 )
 _WRITE = re.compile(rf"(?P<port>\w+)={_VALUE}")
 _ATTR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^,]+)')
 
 
-def parse(text: str, file: str = "<graph>") -> Graph:
-    """A graph from its text form. Raises `UserFault` (DSV130) naming the line that is not of that form."""
+def parse(text: str, file: str = "<graph>", *, here: bool = False) -> Graph:
+    """A graph from its text form; with `here`, places are the lines of this text, not those it gives.
+
+    Raises `UserFault` (DSV130) naming the line that is not of that form.
+    """
     lines = text.splitlines()
     first = next((index for index, line in enumerate(lines) if not line.startswith("#")), len(lines))
     head = re.fullmatch(rf"{re.escape(FORMAT)} (\"(?:[^\"\\]|\\.)*\")", "".join(lines[first : first + 1]))
@@ -217,21 +222,40 @@ def parse(text: str, file: str = "<graph>") -> Graph:
     inputs: list[Value] = []
     ops: list[Op] = []
     written: list[Value] = []
-    for number, line in enumerate(lines[first + 1 :], start=first + 2):
-        if not line.strip() or line.startswith("#"):
-            continue
-        try:
-            if match := _INPUT.fullmatch(line):
-                inputs.append(_value(match, _place(match), int(match["stage"])))
-            elif match := _OP.fullmatch(line):
-                op, values = _parsed_op(match)
+    number = first + 1
+    try:
+        name = _scalar(head[1])
+        for number, line in enumerate(lines[first + 1 :], start=first + 2):
+            if not line.strip() or line.startswith("#"):
+                continue
+            span = Span(file, number, 1, number, len(line) + 1) if here else None
+            if match := _matched(_INPUT, line):
+                inputs.append(_value(match, span or _place(match), int(match["stage"])))
+            elif match := _matched(_OP, line):
+                op, values = _parsed_op(match, span or _place(match))
                 ops.append(op)
                 written.extend(values)
             else:
                 raise ValueError("this line is neither an input nor an op")
-        except ValueError as error:
-            raise UserFault([_unreadable(file, number, str(error))]) from None
-    return Graph(json.loads(head[1]), tuple(ops), tuple(inputs), tuple(written))
+    except ValueError as error:
+        raise UserFault([_unreadable(file, number, str(error))]) from None
+    return Graph(str(name), tuple(ops), tuple(inputs), tuple(written))
+
+
+def _matched(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    # Matching a line that was made to be slow takes time with the square of its length.
+    return pattern.fullmatch(line) if len(line) <= MAX_LINE else None
+
+
+def _scalar(text: str) -> Scalar:
+    """A name or an attribute: text, or a finite number. Raises ValueError."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, bool) or not isinstance(value, Scalar) or (isinstance(value, float) and not isfinite(value)):
+        raise ValueError(f"`{text[:40]}` is neither a finite number nor text in double quotes")
+    return value
 
 
 def _unreadable(file: str, line: int, message: str) -> Diagnostic:
@@ -246,16 +270,18 @@ def _place(match: re.Match[str]) -> Span:
 def _value(match: re.Match[str], span: Span, stage: int) -> Value:
     if match["kind"] not in STATE_KINDS:
         raise ValueError(f"`{match['kind']}` is not a kind of value")
-    shape = tuple(int(part) if part.isdecimal() else part for part in match["shape"].split(", ") if part)
+    shape = tuple(
+        int(part) if re.fullmatch("[0-9]{1,18}", part) else part for part in match["shape"].split(", ") if part
+    )
     return Value(match["id"], match["kind"], shape, match["dtype"], span, stage)
 
 
-def _parsed_op(match: re.Match[str]) -> tuple[Op, list[Value]]:
+def _parsed_op(match: re.Match[str], span: Span) -> tuple[Op, list[Value]]:
     if match["kind"] not in OPS:
         raise ValueError(f"`{match['kind']}` is not a kind of op")
-    span, stage = _place(match), int(match["stage"])
+    stage = int(match["stage"])
     writes = [(write["port"], _value(write, span, stage)) for write in _WRITE.finditer(match["writes"])]
-    layer = re.match(r"layers\.(\d+)\.", match["id"])
+    layer = re.match(r"layers\.([0-9]{1,9})\.", match["id"])
     op = Op(
         match["id"],
         match["kind"],
@@ -263,7 +289,7 @@ def _parsed_op(match: re.Match[str]) -> tuple[Op, list[Value]]:
         _named(match["reads"]),
         tuple((port, value.id) for port, value in writes),
         _named(match["weights"]),
-        tuple((name, json.loads(text)) for name, text in _ATTR.findall(match["attrs"])),
+        tuple((name, _scalar(text)) for name, text in _ATTR.findall(match["attrs"])),
         span,
         stage,
     )

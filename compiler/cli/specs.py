@@ -26,7 +26,12 @@ def load_spec(ref: str, arguments: Namespace, console: Console) -> tuple[Loaded,
 def sound_spec(arguments: Namespace, console: Console) -> tuple[Loaded, Spec]:
     """The spec of a verb that goes on with it. Tells warnings; raises `Refused` where there are errors."""
     loaded, findings = load_spec(arguments.spec, arguments, console)
+    return loaded, sound(loaded, findings, console)
+
+
+def sound(loaded: Loaded, findings: tuple[Diagnostic, ...], console: Console) -> Spec:
+    """The spec, if its findings leave it. Tells warnings; raises `Refused` where there are errors."""
     if has_errors(findings) or loaded.spec is None:
         raise Refused(findings, loaded.sources)
     show(console, findings, loaded.sources)
-    return loaded, loaded.spec
+    return loaded.spec

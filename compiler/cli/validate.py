@@ -1,4 +1,4 @@
-"""`validate`: every finding about some specs, and about a checkpoint for them from its headers alone."""
+"""`validate`: every finding about some specs or graphs, and about a checkpoint from its headers alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import exit_code
+from dsv41c.compiler.cli.graph_text import is_graph, judged_graph
 from dsv41c.compiler.cli.parsing import UsageError
 from dsv41c.compiler.cli.specs import load_spec
 from dsv41c.diagnostics import Diagnostic, UserFault, has_errors, ordered
@@ -24,7 +25,10 @@ def work(arguments: Namespace, console: Console) -> int:
     sources: dict[str, str] = {}
     for ref in dict.fromkeys(arguments.specs):
         loaded, found = load_spec(ref, arguments, console)
-        if arguments.checkpoint is not None and not has_errors(found):
+        text = loaded.sources.get(loaded.file, "")
+        if is_graph(text):
+            found = judged_graph(text, loaded.file, arguments)[1]
+        elif arguments.checkpoint is not None and not has_errors(found):
             found = (*found, *_weights(loaded, arguments.checkpoint, console))
         findings |= dict.fromkeys(found)
         sources |= loaded.sources

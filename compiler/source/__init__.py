@@ -37,6 +37,7 @@ __all__ = [
     "parse",
     "poisoned",
     "read_file",
+    "refuse_strange",
     "shown",
     "shown_key",
     "to_data",

@@ -9,6 +9,7 @@ from dsv41c.codes import TABLE
 from dsv41c.compiler import checks
 from dsv41c.compiler.checks import check
 from dsv41c.compiler.spec import load
+from dsv41c.diagnostics import MOST_OF_A_CODE
 
 from ...strategies import MODEL, PARTS, loaded  # noqa: TID252 (tests are no installed package)
 
@@ -168,7 +169,7 @@ def test_cost_grows_with_layers():
         spec["model"]["n_layers"] = 4 * count
         spec = loaded(spec)
         start = time.perf_counter()
-        assert len(check(spec)) == count
+        assert len(check(spec)) >= min(count, MOST_OF_A_CODE)
         return time.perf_counter() - start
 
     seconds(10)
