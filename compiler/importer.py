@@ -255,7 +255,7 @@ class _Config:
             value = self.found["layers.candidate_source_layer"][0].node.value
             return not (value is None or (isinstance(value, int) and value < 0))
         sizes = self.found.get("indexer.candidate_topk_blocks")
-        return bool(sizes) and _positive(sizes[0].node)  # type: ignore[index]
+        return sizes is not None and _positive(sizes[0].node)
 
     def _may_lack(self, parameter: str, engram: bool, candidates: bool) -> bool:
         optional = {"layers.engram_layers": not engram, "layers.candidate_source_layer": not candidates}

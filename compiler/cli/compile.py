@@ -53,14 +53,15 @@ def _compile(arguments: Namespace, console: Console) -> Plan:
 
 
 def _write(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> int:
-    from dsv41c.compiler import folder as folders
+    from dsv41c.compiler.folder import stale
+    from dsv41c.compiler.plan import write_plan
 
     expect_parent(str(folder))
     changes = _changes(plan, folder)
     fresh = not folder.exists()
-    differs = fresh or bool(folders.stale(plan.files, folder))
+    differs = fresh or bool(stale(plan.files, folder))
     with console.step("write"):
-        folders.write(plan.files, folder)
+        write_plan(plan, folder)
     if arguments.json:
         console.result(_json(plan, folder, written=differs, changes=changes))
     what = "wrote" if fresh else "rewrote" if differs else "left as it was:"

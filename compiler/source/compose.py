@@ -30,7 +30,6 @@ class _Frame:
     start: Span
     flow: bool
     anchor: str | None
-    key_span: Span | None
     tagged: bool
     items: list[Node] = field(default_factory=list)
     entries: dict[str, Node] = field(default_factory=dict)
@@ -127,9 +126,7 @@ class Composer:
             self._open_anchors.add(event.anchor)
         tagged = self._check_tag(event, span)
         is_map = isinstance(event, yaml.MappingStartEvent)
-        self._stack.append(
-            _Frame(is_map, span, bool(event.flow_style), event.anchor, parent.key_at if parent else None, tagged)
-        )
+        self._stack.append(_Frame(is_map, span, bool(event.flow_style), event.anchor, tagged))
 
     def _end(self, event: Any) -> None:
         frame = self._stack.pop()

@@ -44,10 +44,6 @@ class MappedFiles:
         if findings:
             raise UserFault(findings)
 
-    def memory_map(self, header: TensorHeader) -> memoryview:
-        """The bytes of a tensor, unread."""
-        return memoryview(self._maps[header.file])[header.offset : header.offset + header.size]
-
     def tensor(self, header: TensorHeader) -> Tensor:
         """A read-only view of a tensor: floats in their dtype and shape, all others as uint8 (F4: [..., N/2])."""
         dtype = _DTYPES.get(header.dtype, torch.uint8)

@@ -30,7 +30,9 @@ def parsed(data):
 def test_what_is_no_manifest():
     for data in (b"", b"[]", b"nonsense", b"\xff\xfe", b"{" * 100_000, b"[" * 100_000, b'{"a": NaN}', b"1", b"null"):
         assert parsed(data) == ["DSV801"]
-    assert parsed(b'{"a": 1, "a": 2}') == ["DSV801"]
+    # Manifests but for one thing that another reader would let pass.
+    assert parsed(TEXT.replace("{", '{"name": "other",', 1).encode()) == ["DSV801"]
+    assert parsed(TEXT.replace('"norm_eps": 1e-20', '"norm_eps": Infinity', 1).encode()) == ["DSV801"]
     assert parsed(b'{"format": ' + b"9" * 10_000 + b"}") == ["DSV801"]
     assert parsed({"format": "dsv41c.spec/1"}) == ["DSV801"]
     assert parsed({"format": 7}) == ["DSV801"]
@@ -114,6 +116,7 @@ INCONSISTENT = {
     "region reads less": lambda c: c["regions"][1]["reads"].pop(),
     "region writes more": lambda c: c["regions"][1]["writes"].append("logits"),
     "regions out of order": lambda c: c["regions"].reverse(),
+    "region before what it reads": lambda c: c["regions"].insert(1, c["regions"].pop(3)),
     "no regions": lambda c: c.update(regions=[]),
     "path that escapes": lambda c: c["files"][0].update(path="../../etc/passwd"),
     "absolute path": lambda c: c["files"][0].update(path="/etc/passwd"),
@@ -135,6 +138,7 @@ INCONSISTENT = {
     "dtype unknown": lambda c: c["values"][0].update(dtype="f8"),
     "scope": lambda c: c["values"][0].update(scope="session"),
     "endless sessions": lambda c: c["runtime"].update(max_sessions=1 << 40),
+    "sessions beyond any memory": lambda c: c["runtime"].update(max_sessions=1 << 30),
     "no sessions": lambda c: c["runtime"].update(max_sessions=0),
     "no buckets": lambda c: c["runtime"].update(decode_buckets=[]),
     "negative token": lambda c: c["tokens"].update(bos=-1),

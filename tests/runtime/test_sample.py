@@ -55,6 +55,11 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float, allowed: set
     assert {sampler.next(logits) for _ in range(300)} == allowed
 
 
+def test_top_p_that_is_reached_exactly_keeps_no_more() -> None:
+    sampler = Sampler(1.0, 0.5, 5)
+    assert {sampler.next(torch.zeros(4)) for _ in range(100)} == {0, 1}
+
+
 @pytest.mark.parametrize("temperature", [1e-300, 1e-9, 1e9])
 def test_extreme_temperatures(temperature: float) -> None:
     logits = torch.tensor([3.0, 1e30, -1e30])

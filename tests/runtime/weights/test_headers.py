@@ -256,7 +256,7 @@ def test_a_release_of_96_000_tensors_in_seconds(tmp_path, plans):
     plans.write_index(tmp_path, shards)
     started = time.process_time()
     checkpoint = open_checkpoint(tmp_path)
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 10  # about 1.5 on an idle machine; minutes if it grew with the square
     assert len(checkpoint.tensors) == 96_096
 
 
