@@ -54,7 +54,9 @@ class Pcg64:
     """numpy's `default_rng(seed)`, as far as bounded 64-bit integers go."""
 
     def __init__(self, seed: int) -> None:
-        """Seed as numpy does. `seed` is a non-negative integer of any size."""
+        """Seed as numpy does. `seed` is a non-negative integer of any size, else ValueError."""
+        if seed < 0:
+            raise ValueError(f"seed {seed} is negative")
         state_high, state_low, stream_high, stream_low = _seed_words(seed)
         self._increment = ((stream_high << 64 | stream_low) << 1 | 1) & _MASK128
         self._state = 0

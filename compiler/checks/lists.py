@@ -14,26 +14,33 @@ _CANDIDATE = "candidate_source_layer"
 
 
 def out_of_range(view: View, ledger: Ledger) -> None:
-    """Every layer that is named exists."""
-    if view.model is None or view.layers is None:
+    """Every layer that is named exists; where the number of layers is not known, none is negative."""
+    if view.layers is None:
         return
-    last = view.model.n_layers - 1
+    end = None if view.model is None else view.model.n_layers
     named = [(name, index, layer) for name in LAYER_LISTS for index, layer in view.entries(name)]
     for name, index, layer in named:
-        if not 0 <= layer <= last:
-            _beyond(view, ledger, name, f"layers.{name}[{index}]", view.place("layers", name, index), layer)
+        if _beyond(layer, end):
+            key = f"layers.{name}[{index}]"
+            ledger.report(_no_layer(name, key, view.place("layers", name, index), layer, end), [listed(name)])
     candidate = view.layers.candidate_source_layer
-    if candidate is not None and not 0 <= candidate <= last:
-        _beyond(view, ledger, _CANDIDATE, f"layers.{_CANDIDATE}", view.place("layers", _CANDIDATE), candidate)
+    if candidate is not None and _beyond(candidate, end):
+        key, place = f"layers.{_CANDIDATE}", view.place("layers", _CANDIDATE)
+        ledger.report(_no_layer(_CANDIDATE, key, place, candidate, end), [listed(_CANDIDATE)])
 
 
-def _beyond(view: View, ledger: Ledger, name: str, key: str, place: Span, layer: int) -> None:
-    assert view.model is not None
-    last = view.model.n_layers - 1
-    message = f"`{name}` names layer {layer}, the backbone has layers 0 to {last}"
-    facts = ((key, str(layer)), ("model.n_layers", str(view.model.n_layers)))
-    way_out = f"name a layer from 0 to {last}" + ("; layers are zero-based" if layer == last + 1 else "")
-    ledger.report(Diagnostic("DSV301", message, place, facts=facts, help=way_out), [listed(name)])
+def _beyond(layer: int, end: int | None) -> bool:
+    return layer < 0 or (end is not None and layer >= end)
+
+
+def _no_layer(name: str, key: str, place: Span, layer: int, end: int | None) -> Diagnostic:
+    if end is None:
+        message = f"`{name}` names layer {layer}, layers are counted from 0"
+        return Diagnostic("DSV301", message, place, facts=((key, str(layer)),), help="name a layer of the backbone")
+    message = f"`{name}` names layer {layer}, the backbone has layers 0 to {end - 1}"
+    facts = ((key, str(layer)), ("model.n_layers", str(end)))
+    way_out = f"name a layer from 0 to {end - 1}" + ("; layers are zero-based" if layer == end else "")
+    return Diagnostic("DSV301", message, place, facts=facts, help=way_out)
 
 
 def repeated(view: View, ledger: Ledger) -> None:

@@ -90,3 +90,22 @@ def test_a_finding_of_compile_names_the_path_that_was_given(tmp_path: Path, monk
         compile_spec(load(str(file)))
     places = {finding.span.file for finding in caught.value.diagnostics if finding.span}
     assert places == {str(file), "specs/toy.yaml"}
+
+
+@pytest.mark.parametrize("name", ["engram_layers", "kv_source_layers", "index_source_layers"])
+@pytest.mark.parametrize("model", ["{norm_eps: text}", "{n_layers: many}", "{}"])
+def test_a_negative_layer_is_told_whatever_else_is_wrong(name: str, model: str) -> None:
+    text = f"extends: toy\nname: mine\nmodel: {model}\nlayers: {{{name}: [-1, 4]}}\n"
+    found = check(load("-", stdin=lambda: text))
+    told = [finding for finding in found if finding.code == "DSV301"]
+    assert len(told) == 1
+    assert told[0].message.startswith(f"`{name}` names layer -1, ")
+    assert str(told[0].span) == f"<stdin>:4:{len(name) + 13}"
+
+
+@pytest.mark.parametrize("sizes", ["vocab_size: 1099511627776", "n_heads: 1024, max_ngram_size: 16", "vocab_size: 2"])
+def test_engrams_of_absurd_size_are_judged_in_a_moment(sizes: str) -> None:
+    start = time.process_time()
+    found = check(load("-", stdin=lambda: f"extends: toy\nname: mine\nengram: {{{sizes}}}\n"))
+    assert has_errors(found)
+    assert time.process_time() - start < 20
