@@ -6,9 +6,11 @@ import pytest
 
 from .tree import ROOT, texts
 
-# Written apart, so that this file is not its own first finding.
+# Written apart, so that this file is not its own first finding. `someone` is nobody: tests may have a home of theirs.
 MACHINE = re.compile(
-    r"(?<![\w.$}])/(?:" + "|".join(["wo" + "rk", "ho" + "me", "ro" + "ot", "op" + "t", "Us" + "ers"]) + r")/\w"
+    r"(?<![\w.$}])/(?:"
+    + "|".join(["wo" + "rk", "ho" + "me", "ro" + "ot", "op" + "t", "Us" + "ers"])
+    + r")/(?!someone/)\w"
 )
 
 
