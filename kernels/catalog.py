@@ -137,7 +137,7 @@ _OPS = (
         "engram_ids",
         "ids:ids token_history:token_history",
         "engram_ids token_history:token_history",
-        "n-gram hash rows of every engram layer [B, T, E, columns], and the history for the next call",
+        "n-gram hash ids of every engram layer [B, T, E, columns], and the history for the next call",
         weights="token_map multipliers primes offsets",
         attrs="pad_id",
         uses_step=True,

@@ -58,8 +58,8 @@ def token_map(tokenizer: Tokenizer, vocab_size: int, compressed_vocab_size: int 
     compressed = [ranks.setdefault(key, len(ranks)) for key in token_keys(tokenizer, vocab_size)]
     if compressed_vocab_size not in (None, len(ranks)):
         text = f"the tokenizer has {len(ranks):,} distinct keys, the plan says {compressed_vocab_size:,}"
-        help = "use the tokenizer.json of this checkpoint, or correct `engram.compressed_vocab_size`"
-        raise UserFault([Diagnostic("DSV741", text, help=help)])
+        help_text = "use the tokenizer.json of this checkpoint, or correct `engram.compressed_vocab_size`"
+        raise UserFault([Diagnostic("DSV741", text, help=help_text)])
     return compressed
 
 
@@ -71,5 +71,5 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
     text = f"the tokenizer has {len(ids):,} ids up to {max(ids, default=-1):,}, the plan {vocab_size:,} from 0"
     gap = next((token for token in range(vocab_size) if token not in ids), None)
     facts = (("first id without a token", str(gap)),) if gap is not None else ()
-    help = "use the tokenizer.json of this checkpoint"
-    raise UserFault([Diagnostic("DSV740", text, facts=facts, help=help)])
+    help_text = "use the tokenizer.json of this checkpoint"
+    raise UserFault([Diagnostic("DSV740", text, facts=facts, help=help_text)])

@@ -37,7 +37,7 @@ def _clash(flow: Flow, source: int, readers: list[int]) -> Diagnostic:
         f"`candidates@L{source}`, whose blocks index `index_k@L{theirs}`"
     )
     labels = [Label(flow.read_place("candidates", first), f"layer {first} reads the blocks")]
-    if flow.makes("index_k", ours or 0):
+    if flow.produces("index_k", ours or 0):
         labels.append(Label(flow.made_place("index_k", ours or 0), f"layer {ours} starts another history"))
     facts = (
         (f"keys that layer {source} scores", f"index_k@L{theirs}"),
@@ -57,15 +57,15 @@ def candidate_source_without_keys(flow: Flow, ledger: Ledger) -> None:
     for layer in flow.candidate_sources:
         rests_on = [listed(name) for _, name in _SOURCE_LISTS] + [listed("candidate_source_layer")]
         rests_on += [read("compress_kv", layer), made("topk", layer)]
-        missing = [name for kind, name in _SOURCE_LISTS if not flow.makes(kind, layer)]
+        missing = [name for kind, name in _SOURCE_LISTS if not flow.produces(kind, layer)]
         if not missing or not ledger.sound(*rests_on):
             continue
         role = {"kv_source_layers": "KV source", "index_source_layers": "index source"}
         message = f"layer {layer} is the candidate source and no {' and no '.join(role[name] for name in missing)}"
-        both = flow.makers["index_k"]
+        both = flow.producers["index_k"]
         where = " and ".join(f"`{name}`" for name in missing)
         way_out = f"add {layer} to {where}" + (f", or name one of {runs(both)} instead" if both else "")
-        facts = tuple((f"layers.{name}", listing(flow.makers[kind])) for kind, name in _SOURCE_LISTS)
+        facts = tuple((f"layers.{name}", listing(flow.producers[kind])) for kind, name in _SOURCE_LISTS)
         place = flow.made_place("candidates", layer)
         ledger.report(
             Diagnostic("DSV407", message, place, facts=facts, help=way_out),
@@ -81,7 +81,7 @@ def never_read(flow: Flow, ledger: Ledger) -> None:
         used[kind].update(flow.nearest(kind, layer) for layer in lost)
     unread: dict[int, list[str]] = {}
     for kind in SHARED_KINDS:
-        for layer in flow.makers[kind]:
+        for layer in flow.producers[kind]:
             sound = ledger.sound(made(kind, layer), *map(listed, LISTS[kind]))
             if layer not in used[kind] and sound:
                 unread.setdefault(layer, []).append(kind)
@@ -95,7 +95,7 @@ def never_read(flow: Flow, ledger: Ledger) -> None:
 def _unread_candidates(flow: Flow, ledger: Ledger, layer: int) -> None:
     message = f"no layer reads `candidates@L{layer}`: no index source comes after the candidate source"
     way_out = "leave out `candidate_source_layer`, or add a later index source"
-    facts = (("layers.index_source_layers", listing(flow.makers["topk"])),)
+    facts = (("layers.index_source_layers", listing(flow.producers["topk"])),)
     ledger.report(Diagnostic("DSV410", message, flow.made_place("candidates", layer), facts=facts, help=way_out))
 
 

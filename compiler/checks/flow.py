@@ -1,4 +1,4 @@
-"""Who makes and who reads the four shared states, as a spec's layer map or a graph says it.
+"""Who produces and who reads the four shared states, as a spec's layer map or a graph says it.
 
 Both give the same `Flow`, so one set of checks judges a spec before there is a graph, and any graph without a spec.
 """
@@ -15,8 +15,8 @@ from dsv41c.compiler.layer_map import SHARED_KINDS, LayerMap
 from dsv41c.diagnostics import Span
 from dsv41c.kernels.catalog import CARRIERS
 
-# The op that makes each shared kind, and the one that reads it.
-MAKERS = {
+# The op that produces each shared kind, and the one that reads it.
+PRODUCERS = {
     "compress_kv": "compress",
     "index_k": "index_keys",
     "topk": "select_topk",
@@ -34,14 +34,14 @@ LISTS = {
 
 @dataclass(frozen=True)
 class Flow:
-    """`ratios` by layer; `makers` of each kind, ascending; `reads[kind][layer]`: the layer read from, None = nobody.
+    """`ratios` by layer; `producers` of each kind, ascending; `reads[kind][layer]`: the layer read from, None = nobody.
 
     `named` holds the reads that the spec names itself. `read_place` and `made_place` give positions by kind and layer,
     `ratio_place` by layer. `candidate_sources` are the layers meant to make candidates, whether or not they can.
     """
 
     ratios: Mapping[int, int]
-    makers: Mapping[str, tuple[int, ...]]
+    producers: Mapping[str, tuple[int, ...]]
     reads: Mapping[str, Mapping[int, int | None]]
     named: frozenset[tuple[str, int]]
     candidate_sources: tuple[int, ...]
@@ -50,12 +50,12 @@ class Flow:
     ratio_place: Callable[[int], Span]
 
     def nearest(self, kind: str, layer: int) -> int | None:
-        """The latest maker at or before a layer."""
-        position = bisect_right(self.makers[kind], layer)
-        return self.makers[kind][position - 1] if position else None
+        """The latest producer at or before a layer."""
+        position = bisect_right(self.producers[kind], layer)
+        return self.producers[kind][position - 1] if position else None
 
-    def makes(self, kind: str, layer: int) -> bool:
-        """Whether a layer makes a kind."""
+    def produces(self, kind: str, layer: int) -> bool:
+        """Whether a layer produces a kind."""
         return self.nearest(kind, layer) == layer
 
 
@@ -115,7 +115,7 @@ def flow_of_graph(graph: Graph) -> Flow:
     """The flow that a graph describes. Ops without a layer or a ratio take no part; signature checks report them."""
     attends = _by_layer(graph, "attend")
     ratios = {layer: ratio for layer, op in attends.items() if isinstance(ratio := dict(op.attrs).get("ratio"), int)}
-    ops = {kind: _by_layer(graph, kind) for kind in {*MAKERS.values(), *READERS.values()}}
+    ops = {kind: _by_layer(graph, kind) for kind in {*PRODUCERS.values(), *READERS.values()}}
     reads: dict[str, dict[int, int | None]] = {kind: {} for kind in SHARED_KINDS}
     for kind, op_kind in READERS.items():
         for layer, op in ops[op_kind].items():
@@ -130,12 +130,15 @@ def flow_of_graph(graph: Graph) -> Flow:
 
     return Flow(
         ratios,
-        {kind: tuple(sorted(layer for layer in ops[op_kind] if layer in ratios)) for kind, op_kind in MAKERS.items()},
+        {
+            kind: tuple(sorted(layer for layer in ops[op_kind] if layer in ratios))
+            for kind, op_kind in PRODUCERS.items()
+        },
         reads,
         frozenset(),
         tuple(sorted(ops["select_candidates"])),
         lambda kind, layer: place(READERS[kind], layer),
-        lambda kind, layer: place(MAKERS[kind], layer),
+        lambda kind, layer: place(PRODUCERS[kind], layer),
         lambda layer: place("attend", layer),
     )
 

@@ -1,4 +1,4 @@
-"""Checks of `layers.reads`: reads that the spec names itself must name an existing maker, at or before the reader."""
+"""Checks of `layers.reads`: a read that the spec names itself names an existing producer, at or before the reader."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _named_read(view: View, flow: Flow, ledger: Ledger, layer: int, kind: str, s
         message = f"layer {layer} reads `{kind}@L{source}`, which is made after the read"
         way_out = _way_out(flow, kind, layer)
         ledger.report(Diagnostic("DSV411", message, place, facts=facts, help=way_out), spoils)
-    elif not flow.makes(kind, source):
+    elif not flow.produces(kind, source):
         if not ledger.sound(*map(listed, LISTS[kind])):
             ledger.spoil(spoils)
             return
@@ -65,8 +65,8 @@ def _named_read(view: View, flow: Flow, ledger: Ledger, layer: int, kind: str, s
 
 
 def _way_out(flow: Flow, kind: str, layer: int) -> str:
-    makers = flow.makers[kind]
-    end = bisect_left(makers, layer) if kind == "candidates" else bisect_right(makers, layer)
-    near = [str(maker) for maker in makers[max(0, end - 3) : end]]
+    producers = flow.producers[kind]
+    end = bisect_left(producers, layer) if kind == "candidates" else bisect_right(producers, layer)
+    near = [str(producer) for producer in producers[max(0, end - 3) : end]]
     name = "" if not near else f"name {joined(near, 'or')}, or "
     return f"{name}remove `{kind}` here to read the latest {SOURCE[kind]} at or before the layer"

@@ -21,13 +21,13 @@ def ratio_fact(flow: Flow, layer: int) -> tuple[str, str]:
 
 def source_without_selection(flow: Flow, ledger: Ledger) -> None:
     """A KV source starts a history; layers that read it need a selection made over it."""
-    selecting = set(flow.makers["topk"])
-    for layer in flow.makers["compress_kv"]:
+    selecting = set(flow.producers["topk"])
+    for layer in flow.producers["compress_kv"]:
         if layer in selecting or not ledger.sound(listed("index_source_layers")):
             continue
         message = f"layer {layer} is a KV source and makes no selection over the history it starts"
         way_out = f"add {layer} to `index_source_layers`, or take it out of `kv_source_layers`"
-        facts = (("layers.index_source_layers", listing(flow.makers["topk"])),)
+        facts = (("layers.index_source_layers", listing(flow.producers["topk"])),)
         ledger.report(
             Diagnostic("DSV404", message, flow.made_place("compress_kv", layer), facts=facts, help=way_out),
             [made("topk", layer), made("index_k", layer)],
@@ -45,7 +45,7 @@ def reader_without_source(flow: Flow, ledger: Ledger) -> None:
         f"{layers(readers)} ({plural(ratios, 'ratio', 'ratios')} {', '.join(map(str, ratios))}) "
         f"{plural(readers, 'reads', 'read')} compressed KV, no KV source at or before {plural(readers, 'it', 'them')}"
     )
-    sources = flow.makers["compress_kv"]
+    sources = flow.producers["compress_kv"]
     labels = [Label(flow.made_place("compress_kv", sources[0]), "the first KV source")] if sources else []
     first = readers[0]
     way_out = (
@@ -115,7 +115,7 @@ def index_source_without_keys(flow: Flow, ledger: Ledger) -> None:
             continue
         message = f"layer {layer} is an index source, and no layer at or before it owns index keys to score"
         way_out = "put a layer at or before it in both `kv_source_layers` and `index_source_layers`"
-        facts = (("layers that own index keys", listing(flow.makers["index_k"])),)
+        facts = (("layers that own index keys", listing(flow.producers["index_k"])),)
         ledger.report(
             Diagnostic("DSV406", message, flow.read_place("index_k", layer), facts=facts, help=way_out), spoils
         )
@@ -136,7 +136,7 @@ def reader_without_selection(flow: Flow, ledger: Ledger) -> None:
         f"{layers(readers)} {plural(readers, 'reads', 'read')} a selection, no index source at or before "
         + plural(readers, "it", "them")
     )
-    facts = (ratio_fact(flow, first), ("layers.index_source_layers", listing(flow.makers["topk"])))
+    facts = (ratio_fact(flow, first), ("layers.index_source_layers", listing(flow.producers["topk"])))
     way_out = f"add the KV source that {layers(readers)} {plural(readers, 'reads', 'read')} to `index_source_layers`"
     place = flow.read_place("topk", first)
     spoils = [read("topk", layer) for layer in readers]
@@ -174,10 +174,10 @@ def _clash(flow: Flow, selection: int, scored: int, history: int, readers: list[
         place = flow.read_place(named[0] if named else "topk", first)
     labels = (
         [Label(flow.made_place("topk", selection), f"the selection of layer {selection}")]
-        if (flow.makes("topk", selection))
+        if (flow.produces("topk", selection))
         else []
     )
-    if flow.makes("compress_kv", history):
+    if flow.produces("compress_kv", history):
         labels.append(Label(flow.made_place("compress_kv", history), f"layer {history} starts another history"))
     facts = (
         (f"selection that layer {first} reads", f"topk@L{selection}"),
@@ -193,6 +193,6 @@ def _clash(flow: Flow, selection: int, scored: int, history: int, readers: list[
 def _by_source(flow: Flow, kind: str) -> dict[int, list[int]]:
     groups: dict[int, list[int]] = {}
     for layer, source in flow.reads[kind].items():
-        if source is not None and source in flow.ratios and flow.makes(kind, source):
+        if source is not None and source in flow.ratios and flow.produces(kind, source):
             groups.setdefault(source, []).append(layer)
     return groups

@@ -63,7 +63,7 @@ class View:
 
     @cached_property
     def flow(self) -> Flow | None:
-        """Who makes and who reads the shared states."""
+        """Who produces and who reads the shared states."""
         return None if self.layer_map is None else flow_of_map(self.layer_map, self.loaded.spans)
 
     def place(self, *path: str | int) -> Span:

@@ -69,8 +69,8 @@ def _special_tokens(manifest: Manifest, compressed: int | None) -> dict[int, str
 
 
 def _impossible(text: str) -> UserFault:
-    help = "choose a `compressed_vocab_size` above the number of special tokens and at most `vocab_size`"
-    return UserFault([Diagnostic("DSV752", text, help=help)])
+    help_text = "choose a `compressed_vocab_size` above the number of special tokens and at most `vocab_size`"
+    return UserFault([Diagnostic("DSV752", text, help=help_text)])
 
 
 def build_tokenizer(vocab_size: int, compressed: int | None, special: dict[int, str]) -> dict[str, object]:

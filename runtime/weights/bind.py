@@ -108,8 +108,10 @@ class MappedTable:
         if bool(bad.any()):
             row = int(flat[bad.any(dim=-1).nonzero()[0, 0]])
             header = self._stored.tensor
-            help = HELP_DAMAGED if code == "DSV730" else "export the table as BF16, or as the release stores it"
-            raise UserFault([Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file), help=help)])
+            help_text = HELP_DAMAGED if code == "DSV730" else "export the table as BF16, or as the release stores it"
+            raise UserFault(
+                [Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file), help=help_text)]
+            )
 
 
 Bound = Tensor | Packed | Experts | MappedTable

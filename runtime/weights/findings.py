@@ -90,8 +90,8 @@ def missing(absent: list[tuple[WeightEntry, str]], entries: Sequence[WeightEntry
         whole = bool(numbers) and len(names) == sum(wanted.get(layer, 0) for layer in numbers)
         text = f"{_listed(numbers, names)} not in checkpoint" + (" (all that the plan needs there)" if whole else "")
         facts = (*(_facts(names) if len(names) > 1 else ()), ("tried", ", ".join(spellings(names[0]))))
-        help = _HELP_COUNT if whole else _HELP_LAYERS if numbers else _HELP_OTHER
-        found.append(Diagnostic("DSV720", text, facts=facts, help=help))
+        help_text = _HELP_COUNT if whole else _HELP_LAYERS if numbers else _HELP_OTHER
+        found.append(Diagnostic("DSV720", text, facts=facts, help=help_text))
     return found
 
 

@@ -41,8 +41,10 @@ def list_files(path: Path) -> Listing:
 
 
 def _absent(path: Path, text: str) -> Listing:
-    help = "give the folder that holds model.safetensors.index.json, or one .safetensors file"
-    return Listing(path, findings=[Diagnostic("DSV700", f"checkpoint `{path}` {text}", Span(str(path)), help=help)])
+    help_text = "give the folder that holds model.safetensors.index.json, or one .safetensors file"
+    return Listing(
+        path, findings=[Diagnostic("DSV700", f"checkpoint `{path}` {text}", Span(str(path)), help=help_text)]
+    )
 
 
 def _from_index(folder: Path) -> Listing:

@@ -141,7 +141,7 @@ tokens than the blocks were chosen for.
 State is made for its readers. What nobody reads was meant for a layer that now reads something else, or costs
 memory and time for nothing; either way the spec does not say what was meant.
 
-**Way out:** let a layer read it (`layers.reads` may have re-sourced its readers), or take its maker out of the
+**Way out:** let a layer read it (`layers.reads` may have re-sourced its readers), or take its producer out of the
 list.
 """,
         bad="extends: toy\nlayers: {reads: {7: {topk: 5}}}\n",
