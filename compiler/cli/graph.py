@@ -51,6 +51,7 @@ def _placed(arguments: Namespace, console: Console) -> tuple[Graph, tuple[str, .
     from dsv41c.compiler.build import build
 
     with console.step("build and place"):
-        program = passes.Program(spec, loaded.spans, build(spec, loaded.spans))
+        spans = loaded.spans.named(loaded.names)  # as a plan names files: the same text in every folder
+        program = passes.Program(spec, spans, build(spec, spans))
         placed = passes.run(program, pipeline=passes.PIPELINE[:3])
     return placed.graph, placed.devices, loaded.sources

@@ -21,6 +21,9 @@ def work(arguments: Namespace, console: Console) -> int:
     """Report on all specs together; exit 1 if any has an error."""
     if arguments.specs.count("-") > 1:
         raise UsageError("`-` can be given once: standard input is read once")
+    from dsv41c.report import render
+    from dsv41c.report.escape import escape
+
     findings: dict[Diagnostic, None] = {}
     sources: dict[str, str] = {}
     for ref in dict.fromkeys(arguments.specs):
@@ -33,9 +36,7 @@ def work(arguments: Namespace, console: Console) -> int:
         findings |= dict.fromkeys(found)
         sources |= loaded.sources
         if not has_errors(found):
-            console.say(f"{loaded.file}: ok")
-    from dsv41c.report import render
-
+            console.say(f"{escape(loaded.file)}: ok")
     shown = ordered(findings)
     console.result(render(shown, sources, arguments.format, color=console.colored(sys.stdout)))
     return exit_code(shown)

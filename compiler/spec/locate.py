@@ -11,6 +11,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from dsv41c.compiler.source import MAX_BYTES, read_file, shown_key
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.report.escape import escape
 
 Stdin = Callable[[], str | bytes]
 
@@ -70,14 +71,14 @@ def find_base(ref: str, span: Span, origin: Origin) -> Origin:
 def name_in_plan(origin: Origin, first: str) -> str:
     """What a plan calls a text, the same wherever its folder lies.
 
-    A file has its own name; one that another file extends the path from that file's folder. `first` is the identity of
-    the text that was asked for.
+    A file has its own name; one that another file extends the path from that file's folder; characters that would
+    break a line or that no UTF-8 has are escaped. `first` is the identity of the text that was asked for.
     """
     if origin.directory is None:
         return origin.file
     path, folder = Path(origin.identity), Path(first).parent
     inside = first != origin.identity and path.is_relative_to(folder)
-    return path.relative_to(folder).as_posix() if inside else PurePath(origin.file).name
+    return escape(path.relative_to(folder).as_posix() if inside else PurePath(origin.file).name)
 
 
 def _at(finding: Diagnostic, span: Span) -> Diagnostic:

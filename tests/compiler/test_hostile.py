@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsv41c.compiler.checks import check
+from dsv41c.compiler.cli import main
 from dsv41c.compiler.lower import missing_kernels
 from dsv41c.compiler.passes import Program
 from dsv41c.compiler.plan import compile_spec
@@ -109,3 +110,22 @@ def test_engrams_of_absurd_size_are_judged_in_a_moment(sizes: str) -> None:
     found = check(load("-", stdin=lambda: f"extends: toy\nname: mine\nengram: {{{sizes}}}\n"))
     assert has_errors(found)
     assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb.yaml", "\udcff.yaml", "\x1b[31mred.yaml", "x\u202ey.yaml", "a\x85b.yaml", "; } [.yaml"]
+)
+def test_names_of_files_break_nothing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / name
+    file.write_text("extends: toy\nname: mine\nlayers: {kv_source_layers: [2, 5]}\n")
+    assert main(["validate", str(file)]) == 0
+    assert main(["compile", str(file), "-o", str(tmp_path / "plan")]) == 0
+    assert main(["inspect", str(tmp_path / "plan")]) == 0
+    capsys.readouterr()
+    assert main(["graph", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    graph = tmp_path / "graph.txt"
+    graph.write_text(printed)
+    assert main(["graph", str(graph)]) == 0
+    assert capsys.readouterr().out == printed
