@@ -44,7 +44,7 @@ HOSTILE = {
     "eval": (CALL, "y = eval('1')"),
     "exec through kernels": (CALL, "y = kernels.exec(x)"),
     "dunder of kernels": (CALL, "y = kernels.__class__(x)"),
-    "name of a dunder": (CALL, "y__class__ = kernels.norm(x, weights.w, eps=1e-20)"),
+    "name with two underscores": ("def f", "def f__g"),
     "deep attribute": (CALL, "y = kernels.norm.__globals__(x, weights.w, eps=1e-20)"),
     "attribute of weights": (CALL, "y = kernels.norm(x, weights.w.data, eps=1e-20)"),
     "dunder of weights": (CALL, "y = kernels.norm(x, weights.__class__, eps=1e-20)"),
