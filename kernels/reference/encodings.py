@@ -68,14 +68,15 @@ def dense(weight: Tensor | Packed, dtype: torch.dtype) -> Tensor:
     scale = decode_e8m0(weight.scale)
     if weight.encoding == "fp4_32":
         values = decode_e2m1(weight.codes)
-        return (torch.unflatten(values, -1, (-1, BLOCK)) * scale[..., None]).flatten(-2).to(dtype)
+        torch.unflatten(values, -1, (-1, BLOCK)).mul_(scale[..., None])  # in place: a second copy costs as much again
+        return values.to(dtype)
     values = decode_e4m3(weight.codes)
     rows, columns = values.shape
     if weight.encoding == "fp8_32x32":
         scale = scale.repeat_interleave(BLOCK, 0)[:rows]
     elif weight.encoding != "fp8_row32":
         raise ValueError(f"unknown encoding `{weight.encoding}`")
-    return (values * scale.repeat_interleave(BLOCK, 1)[:, :columns]).to(dtype)
+    return values.mul_(scale.repeat_interleave(BLOCK, 1)[:, :columns]).to(dtype)
 
 
 def _e8m0_bytes(scale: Tensor) -> Tensor:
