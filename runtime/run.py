@@ -24,6 +24,7 @@ from dsv41c.runtime.sample import Sampler
 from dsv41c.runtime.session import Session
 from dsv41c.runtime.states import collect, state_keys
 from dsv41c.runtime.text import TOKENIZER, Text, TextStream
+from dsv41c.runtime.weights.index import list_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,7 @@ def _text(checkpoint: Path | str, plan: LoadedPlan, prompt: Prompt) -> Text | No
     folder = folder if folder.is_dir() else folder.parent
     if prompt.ids is not None and not (folder / TOKENIZER).exists():
         return None
+    refusals.raise_if([finding for finding in list_files(Path(checkpoint)).findings if finding.code == "DSV700"])
     return Text.load(checkpoint, plan.manifest)
 
 

@@ -103,7 +103,8 @@ class _Run:
             spans = Spans(Node({name: node} if node else {}, self.root.span))
             errors = error.errors(include_url=False)[:MAX_FINDINGS]
             found, meant = findings.section_findings(name, errors, spans)
-            self.sink.extend(found)
+            base_meant = "extends" in self.suppressed  # then a section holds but the lines that differ
+            self.sink.extend(item for item in found if not (base_meant and item.code == "DSV202"))
             self._salvage(name, node, data, [*(part["loc"] for part in errors), *(path[1:] for path in meant)])
             return
         if self.sink.errors > before or (node is not None and poisoned(node)):
@@ -130,6 +131,8 @@ def _unknown_sections(root: Node, spans: Spans, sink: Sink) -> set[str]:
         sink.add(finding)
         if suggestion:
             meant.add(suggestion)
+    if "extends" in meant:  # whatever is missing was to come from there
+        meant.update(findings.known_keys(()))
     return meant
 
 

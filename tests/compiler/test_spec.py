@@ -93,6 +93,12 @@ def test_examples_of_codes(code: Any) -> None:
     assert findings(code.good) == []
 
 
+def test_a_misspelt_extends_is_one_finding() -> None:
+    """What was to come from the base is not missing besides."""
+    finding = only("extend: toy\nindexer: {topk: 16}\n")
+    assert (finding.code, finding.help) == ("DSV201", "did you mean `extends`?")
+
+
 # --- shape, type, range -----------------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,13 @@ def test_refusals_come_before_loading(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_prompt_of_text_says_that_the_checkpoint_is_absent(tmp_path: Path) -> None:
+    """Not that its tokenizer is."""
+    with pytest.raises(UserFault) as fault:
+        run_plan(plan(), tmp_path / "nothing", Prompt(text="hello"), RunOptions())
+    assert codes(fault) == ["DSV700"]
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "l.safetensors"
     save_tensors({"a": torch.ones(2)}, path)

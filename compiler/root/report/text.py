@@ -59,7 +59,7 @@ class _Writer:
         if (diagnostic.facts or diagnostic.notes) and len(rows) > 1:
             rows.append(bar)
         equals = self.paint("frame", " " * width + " =")
-        rows += [f"{equals} fact: {short(name)} is {short(value)}" for name, value in diagnostic.facts[:_MOST_FACTS]]
+        rows += [f"{equals} {short(name)}: {short(value)}" for name, value in diagnostic.facts[:_MOST_FACTS]]
         rows += [f"{equals} note: {short(note)}" for note in diagnostic.notes]
         if diagnostic.help:
             rows.append(f"{self.paint('strong', 'help')}: {short(diagnostic.help)}")
