@@ -1,0 +1,20 @@
+"""What a run of the command line leaves behind: its exit code, and the process as it was."""
+
+import gc
+
+from dsv41c.compiler.cli import main
+from dsv41c.compiler.cli.faults import USAGE_CODES, exit_code
+from dsv41c.diagnostics import Diagnostic
+
+
+def test_exit_code_is_2_only_where_every_error_is_of_usage():
+    assert {"DSV117", "DSV152", "DSV820", "DSV858", "DSV860", "DSV865"} <= USAGE_CODES
+    usage, content = Diagnostic("DSV860", "n is below 0"), Diagnostic("DSV301", "layer 99")
+    assert [exit_code(found) for found in ([], [usage], [content], [usage, content])] == [0, 2, 1, 1]
+    assert exit_code([Diagnostic("DSV410", "a warning")]) == 0
+
+
+def test_the_cycle_collector_runs_again(capsys):
+    assert gc.isenabled()
+    assert main(["validate", "toy"]) == 0
+    assert gc.isenabled()
