@@ -18,3 +18,16 @@ def test_the_cycle_collector_runs_again(capsys):
     assert gc.isenabled()
     assert main(["validate", "toy"]) == 0
     assert gc.isenabled()
+
+
+def test_a_comparison_that_fails_exits_1(tmp_path, monkeypatch, capsys):
+    from dsv41c.runtime import compare
+
+    plan, checkpoint = str(tmp_path / "plan"), str(tmp_path / "checkpoint")
+    assert main(["compile", "toy", "-o", plan]) == 0
+    assert main(["synth", "toy", "-o", checkpoint]) == 0
+    run = ["run", plan, "--checkpoint", checkpoint, "--ids", "0,5", "-n", "0", "--compare", "reference"]
+    assert main(run) == 0
+    monkeypatch.setattr(compare, "BOUNDS", {"f32": -1.0, "bf16": -1.0})
+    assert main(run) == 1
+    assert "DSV866" in capsys.readouterr().err
