@@ -23,7 +23,7 @@ MAX_LENGTH = 1 << 30
 MAX_ROWS = 1 << 40
 MAX_SESSIONS = 1 << 16
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-DEVICE_PATTERN = rf"^({'|'.join(FAMILIES)}):[0-9]{{1,4}}$"
+DEVICE_PATTERN = rf"^({'|'.join(FAMILIES)}):(0|[1-9][0-9]{{0,3}})$"
 
 SharedKind = Literal["compress_kv", "index_k", "topk", "candidates"]
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
