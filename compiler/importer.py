@@ -127,7 +127,8 @@ class _Config:
                 if node is None or node.value is None or isinstance(node.value, Poison):
                     continue
                 named = True
-                names = node.value if isinstance(node.value, tuple) else (node,)
+                # Only `architectures` is a list.
+                names = node.value if key == "architectures" and isinstance(node.value, tuple) else (node,)
                 for item in names:
                     if item.value not in allowed:
                         self.sink.add(_other_architecture(key, item, allowed))

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dsv41c.kernels.catalog import CARRIERS, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
-from dsv41c.kernels.encodings import ENCODINGS
+from dsv41c.kernels.encodings import ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, ValueEntry
 
 MAX_SIZE = 1 << 40
 _BY_GROUP = ("compress_kv", "index_k")  # session state with a row for each complete group
 MAX_COUNT = 1 << 30
 MAX_POOL_BYTES = 1 << 46
+TABLE_ENCODINGS = ("fp8_row32", *PLAIN_ENCODINGS)  # what is read row by row holds each row's scales with it
 _SYMBOLS = re.compile(r"B|T|T/r|context/[1-9]\d{0,9}(/[1-9]\d{0,9})?")
 _ID = re.compile(r"[A-Za-z0-9_@.]{1,200}")
 _FUNCTION = re.compile(r"[a-z][a-z0-9_]{0,99}")
@@ -231,9 +232,10 @@ def _weights(manifest: Manifest) -> Iterator[str]:
             yield f"weight `{weight.id}` has the shape {str(weight.shape)[:100]}"
         if not 1 <= weight.count <= MAX_COUNT:
             yield f"weight `{weight.id}` counts {weight.count} tensors"
-        unknown = [encoding for encoding in (weight.stored, *weight.accepted) if encoding not in ENCODINGS]
+        known = TABLE_ENCODINGS if weight.role == "engram_table" else tuple(ENCODINGS)
+        unknown = [encoding for encoding in (weight.stored, *weight.accepted) if encoding not in known]
         if unknown:
-            yield f"weight `{weight.id}` is stored as {unknown[0][:100]!a}, expected {', '.join(ENCODINGS)}"
+            yield f"weight `{weight.id}` is stored as {unknown[0][:100]!a}, expected {', '.join(known)}"
         if weight.dtype not in ("f32", "bf16", "stored"):
             yield f"weight `{weight.id}` is wanted as {weight.dtype[:100]!a}, expected f32, bf16 or stored"
     for constant in manifest.constants:

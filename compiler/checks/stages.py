@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsv41c.compiler.checks.ledger import Fact, Ledger
 from dsv41c.compiler.checks.view import View
 from dsv41c.diagnostics import Diagnostic, Label
+from dsv41c.words import counted
 
 _STAGES: Fact = ("list", "placement")
 
@@ -15,8 +16,8 @@ def stages_and_devices(view: View, ledger: Ledger) -> None:
     if placement is None or len(placement.devices) == len(placement.layer_ends):
         return
     devices, ends = len(placement.devices), len(placement.layer_ends)
-    message = f"`devices` has {devices} entries, `layer_ends` has {ends}"
-    labels = (Label(view.place("placement", "devices"), f"{devices} devices"),)
+    message = f"`layer_ends` makes {counted(ends, 'stage')}, `devices` has {counted(devices, 'device')}"
+    labels = (Label(view.place("placement", "devices"), counted(devices, "device")),)
     facts = (("placement.devices", str(devices)), ("placement.layer_ends", str(ends)))
     way_out = "give each stage its device; a device may come again"
     place = view.place("placement", "layer_ends")

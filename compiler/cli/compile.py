@@ -13,6 +13,7 @@ from dsv41c.compiler.cli.faults import FAILED, Refused, show
 from dsv41c.compiler.cli.files import expect_parent
 from dsv41c.compiler.cli.parsing import UsageError
 from dsv41c.diagnostics import UserFault
+from dsv41c.report.escape import escape
 
 if TYPE_CHECKING:
     from dsv41c.compiler.diff import Difference
@@ -65,7 +66,7 @@ def _write(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> 
     if arguments.json:
         console.result(_json(plan, folder, written=differs, changes=changes))
     what = "wrote" if fresh else "rewrote" if differs else "left as it was:"
-    console.say(f"{what} {folder} ({len(plan.files)} files)")
+    console.say(f"{what} {escape(str(folder))} ({len(plan.files)} files)")
     for line in summary.lines(plan.manifest):
         console.say(line)
     if changes is not None and changes.lines:
@@ -86,9 +87,9 @@ def _check(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> 
     elif differing:
         console.result("".join(f"{line}\n" for line in (changes.lines if changes else ())))
     if not differing:
-        console.say(f"{folder} is up to date")
+        console.say(f"{escape(str(folder))} is up to date")
         return 0
-    console.say(f"{folder} is not up to date: {', '.join(differing)}")
+    console.say(f"{escape(str(folder))} is not up to date: {', '.join(differing)}")
     return FAILED
 
 

@@ -9,6 +9,7 @@ from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import exit_code, show
 from dsv41c.compiler.cli.files import expect_writable, write_text
 from dsv41c.diagnostics import has_errors
+from dsv41c.report.escape import escape
 
 
 def work(arguments: Namespace, console: Console) -> int:
@@ -29,5 +30,5 @@ def work(arguments: Namespace, console: Console) -> int:
     if arguments.output != "-":
         if arguments.json:
             console.result(json.dumps({"format": "dsv41c.import/1.0", "path": arguments.output}) + "\n")
-        console.say(f"wrote {arguments.output}; next: dsv41c validate {arguments.output}")
+        console.say(f"wrote {escape(arguments.output)}; next: dsv41c validate {escape(arguments.output)}")
     return 0

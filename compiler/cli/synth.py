@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.specs import sound_spec
+from dsv41c.report.escape import escape
 from dsv41c.words import counted, size
 
 
@@ -31,5 +32,5 @@ def work(arguments: Namespace, console: Console) -> int:
         result = {"path": arguments.output, "tensors": report.tensors, "bytes": report.bytes, "shards": report.shards}
         console.result(json.dumps({"format": "dsv41c.synth/1.0", "seed": arguments.seed, **result}) + "\n")
     parts = (counted(report.tensors, "tensor"), size(report.bytes), counted(report.shards, "shard"))
-    console.say(f"wrote {arguments.output}: {', '.join(parts)}")
+    console.say(f"wrote {escape(str(arguments.output))}: {', '.join(parts)}")
     return 0

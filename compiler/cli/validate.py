@@ -12,6 +12,7 @@ from dsv41c.compiler.cli.graph_text import is_graph, judged_graph
 from dsv41c.compiler.cli.parsing import UsageError
 from dsv41c.compiler.cli.specs import load_spec
 from dsv41c.diagnostics import Diagnostic, UserFault, has_errors, ordered
+from dsv41c.report.escape import escape
 
 if TYPE_CHECKING:
     from dsv41c.compiler.spec import Loaded
@@ -22,7 +23,6 @@ def work(arguments: Namespace, console: Console) -> int:
     if arguments.specs.count("-") > 1:
         raise UsageError("`-` can be given once: standard input is read once")
     from dsv41c.report import render
-    from dsv41c.report.escape import escape
 
     findings: dict[Diagnostic, None] = {}
     sources: dict[str, str] = {}
@@ -59,5 +59,7 @@ def _weights(loaded: Loaded, path: str, console: Console) -> tuple[Diagnostic, .
         matching = match(manifest, checkpoint)
     if not matching.failed:
         unused = f", {matching.unused_count} of parts that the text model does not use" if matching.unused else ""
-        console.say(f"{path}: {len(checkpoint.tensors)} tensors for {len(matching.bindings)} weights{unused}")
+        console.say(
+            f"{escape(str(path))}: {len(checkpoint.tensors)} tensors for {len(matching.bindings)} weights{unused}"
+        )
     return matching.diagnostics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -42,6 +42,9 @@ def validate(root: Node, sink: Sink) -> Validated:
         return Validated(None, {}, frozenset(SECTIONS), None, Spans(root))
     spans = Spans(root)
     suppressed = _unknown_sections(root, spans, sink)
+    # Of a section that was meant by a misspelt one, what a base says is not what the spec says.
+    doubtful = suppressed & set(SECTIONS) if "extends" not in suppressed else set()
+    root = replace(root, value={key: node for key, node in root.value.items() if key not in doubtful})
     header = _header(root, spans, sink, suppressed)
     run = _Run(root, sink, suppressed, spans)
     for name in SECTIONS:
@@ -75,12 +78,14 @@ class _Run:
         before = self.sink.errors
         node = self.nodes.get(name)
         if node is None or (node.value is None and name in OPTIONAL_SECTIONS):
+            if name in self.suppressed:
+                self.invalid.add(name)
+                return
             if name == "engram":
                 return
             if name not in OPTIONAL_SECTIONS:
                 self.invalid.add(name)
-                if name not in self.suppressed:
-                    self.sink.add(findings.missing_key((name,), self.written))
+                self.sink.add(findings.missing_key((name,), self.written))
                 return
             data: Any = {}
         elif name == "layers":

@@ -18,7 +18,6 @@ from torch import Tensor
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.runtime.manifest import Manifest
-from dsv41c.runtime.weights.encoding import BLOCK
 from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
@@ -71,7 +70,7 @@ class Experts(Sequence["Packed | Tensor"]):
 
 
 class MappedTable:
-    """A table of rows that stays in its file: [rows, head_dim], read row by row."""
+    """A table of rows that stays in its file: [rows, head_dim] as fp8_row32 or plain floats, read row by row."""
 
     def __init__(self, stored: Stored, files: MappedFiles) -> None:
         self._stored = stored
@@ -96,13 +95,10 @@ class MappedTable:
             self._refuse(flat, values.to(torch.bfloat16) != values, "DSV731", "holds a float that is no bf16 value")
             return values
         codes, scale, encoding = self._item
-        codes = codes[flat]
-        scale = scale[flat // BLOCK if encoding == "fp8_32x32" else flat]
+        codes, scale = codes[flat], scale[flat]
         self._refuse(flat, scale == E8M0_NAN, "DSV730", "has a scale of 255, the NaN of E8M0")
-        if encoding != "fp4_32":
-            self._refuse(flat, (codes & 127) == 127, "DSV730", "holds the NaN of E4M3")
-        by_row = "fp4_32" if encoding == "fp4_32" else "fp8_row32"
-        return dense(Packed(codes, scale, by_row), torch.float32)
+        self._refuse(flat, (codes & 127) == 127, "DSV730", "holds the NaN of E4M3")
+        return dense(Packed(codes, scale, encoding), torch.float32)
 
     def _refuse(self, flat: Tensor, bad: Tensor, code: str, text: str) -> None:
         if bool(bad.any()):

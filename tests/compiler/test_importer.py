@@ -405,3 +405,9 @@ def test_what_is_assumed_is_what_the_released_model_has(parameter: str):
     for name in parameter.split("."):
         value = getattr(value, name)
     assert value == config_keys.ASSUMED[parameter]
+
+
+def test_a_list_of_model_types_is_no_model_type(tmp_path):
+    config = json.loads(TINY.read_text()) | {"model_type": ["deepseek_v41"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "DSV230" in [each.code for each in import_config(tmp_path / "config.json").diagnostics]

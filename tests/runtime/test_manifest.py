@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,16 +16,22 @@ from dsv41c.runtime.manifest_text import parse, read
 
 TOY = compile_spec(load("toy"))
 TEXT = TOY.files["manifest.json"]
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "contradictions.txt"
 
 
-def parsed(data):
-    """The codes that a manifest gives, none if it is fine."""
+def findings(data):
+    """What a manifest gives, nothing if it is fine."""
     try:
         parse(data if isinstance(data, bytes) else json.dumps(data).encode(), "manifest.json")
     except UserFault as fault:
         assert all(finding.span.file == "manifest.json" for finding in fault.diagnostics)
-        return sorted({finding.code for finding in fault.diagnostics})
-    return []
+        return fault.diagnostics
+    return ()
+
+
+def parsed(data):
+    """The codes that a manifest gives, none if it is fine."""
+    return sorted({finding.code for finding in findings(data)})
 
 
 def test_what_is_no_manifest():
@@ -94,6 +101,10 @@ def state(content, kind):
     return next(value for value in content["values"] if value["kind"] == kind and ".before" in value["id"])
 
 
+def table(content):
+    return next(weight for weight in content["weights"] if weight["role"] == "engram_table")
+
+
 INCONSISTENT = {
     "unknown kind of op": lambda c: first(c, "mix").update(kind="mixer"),
     "port missing": lambda c: first(c, "norm")["reads"].pop("x"),
@@ -149,15 +160,25 @@ INCONSISTENT = {
     "weight of no size": lambda c: c["weights"][0].update(shape=[0]),
     "weights without end": lambda c: c["weights"][0].update(count=1 << 50),
     "weight dtype": lambda c: c["weights"][0].update(dtype="i4"),
+    "encoding unknown": lambda c: c["weights"][0].update(accepted=["q4_k"]),
+    "table in blocks of rows": lambda c: table(c).update(stored="fp8_32x32"),
     "rope attributes": lambda c: next(k for k in c["constants"] if k["id"] == "rope.window").update(attrs={}),
 }
 
 
-@pytest.mark.parametrize("name", INCONSISTENT)
-def test_contradictions_are_found(name):
-    content = json.loads(TEXT)
-    INCONSISTENT[name](content)
-    assert parsed(content) == ["DSV804"]
+def test_contradictions_are_found_and_named(update_golden):
+    """Each edit gives its own sentences, which the golden file holds for review."""
+    lines = []
+    for name, edit in INCONSISTENT.items():
+        content = json.loads(TEXT)
+        edit(content)
+        found = findings(content)
+        assert {finding.code for finding in found} == {"DSV804"}, name
+        lines += [f"{name}:", *(f"    {finding.message}" for finding in found)]
+    text = "\n".join(lines) + "\n"
+    if update_golden:
+        GOLDEN.write_text(text)
+    assert GOLDEN.read_text() == text
 
 
 @settings(max_examples=150, deadline=None)

@@ -172,3 +172,9 @@ def test_cost_grows_with_layers():
         return calls(lambda: check(spec))
 
     assert cost(1000) < 12 * cost(100)
+
+
+@pytest.mark.parametrize("misspelt", ["modle: {n_layers: 6}", "layer: {kv_source_layers: [2]}", "engramm: {pad_id: 3}"])
+def test_a_misspelt_section_is_the_one_finding(misspelt):
+    found = check(load("-", stdin=lambda: f"extends: toy\n{misspelt}\n"))
+    assert [each.code for each in found] == ["DSV201"], found
