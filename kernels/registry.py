@@ -52,9 +52,17 @@ _REFERENCE: Final[Mapping[str, Kernel]] = MappingProxyType(
     }
 )
 
-# Plain torch runs on every family, so each one has the reference kernels.
+# The reference kernels as a graph can hold them: no shape and no work depends on data.
+_STATIC: Final[Mapping[str, Kernel]] = MappingProxyType({**_REFERENCE, "experts": moe.experts_static})
+
+# Plain torch runs on every family, so each one has both.
 _TABLE: Final[Mapping[tuple[str, str, str], Kernel]] = MappingProxyType(
-    {(op, family, "reference"): kernel for op, kernel in _REFERENCE.items() for family in FAMILIES}
+    {
+        (op, family, variant): kernel
+        for variant, kernels in (("reference", _REFERENCE), ("static", _STATIC))
+        for op, kernel in kernels.items()
+        for family in FAMILIES
+    }
 )
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dsv41c.kernels.reference.groups import visible_groups
 from dsv41c.kernels.reference.rope import apply_rope
+from dsv41c.kernels.reference.rows import unpack
 from dsv41c.kernels.reference.window import rows_before
 from dsv41c.kernels.step import Step
 
@@ -31,8 +32,9 @@ def attend(
 
     query [B, T, H, C]; window_kv [slots, W, C], the ring as it was before this call; window_rows [B, T, C];
     rope f32 [rope_dim / 2]; sink f32 [H]; compress_kv [slots, capacity, C]; topk int64 [B, T, K], -1 = none. A row is
-    key and value in one. A query at p sees window positions p-W+1 to p and its selected groups; with nothing to see it
-    returns 0. Long chunks are taken in blocks of queries, which bounds memory.
+    key and value in one; both caches may hold packed rows instead, u8 [..., bytes]. A query at p sees window positions
+    p-W+1 to p and its selected groups; with nothing to see it returns 0. Long chunks are taken in blocks of queries,
+    which bounds memory.
     """
     batch, tokens, _, channels = query.shape
     before, exists = rows_before(step, window_kv, window)
@@ -58,7 +60,7 @@ def attend(
 def _groups(step: Step, compress_kv: Tensor, topk: Tensor) -> tuple[Tensor, Tensor]:
     """The selected rows [B, Q, K, C], zero where none is selected, and which are there, bool [B, Q, K]."""
     there = topk >= 0
-    rows = compress_kv[step.slots[:, None, None], topk.clamp(min=0)]
+    rows = unpack("compress_kv", compress_kv[step.slots[:, None, None], topk.clamp(min=0)])
     return rows.masked_fill(~there[..., None], 0), there
 
 

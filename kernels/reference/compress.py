@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dsv41c.kernels.reference.fake_quant import fake_fp4_e4m3
 from dsv41c.kernels.reference.groups import append_groups, group_numbers
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.reference.norm import norm
 from dsv41c.kernels.reference.rope import apply_rope
+from dsv41c.kernels.reference.rows import stored
 from dsv41c.kernels.step import Step
 
 
@@ -30,10 +30,10 @@ def compress(
 ) -> tuple[Tensor, ...]:
     """Latents of the groups that this call may complete, and the compressed KV with their rows appended.
 
-    x [B, T, D]; compress_kv [slots, capacity, C] and group_tail f32 [slots, 2, r, C], both updated in place; wkv and
-    wgate [C, D], f32 when r > 1; norm_weight f32 [C]. Returns latent [B, G, C] with G = (r-1+T) // r, before rope and
-    zero where the group stays open; compress_kv; and group_tail where it was given. With r = 1 a group is its token:
-    there is no gate and no tail, and nothing is pooled in f32.
+    x [B, T, D]; compress_kv [slots, capacity, C], or u8 [slots, capacity, bytes], and group_tail f32 [slots, 2, r, C],
+    both updated in place; wkv and wgate [C, D], f32 when r > 1; norm_weight f32 [C]. Returns latent [B, G, C] with
+    G = (r-1+T) // r, before rope and zero where the group stays open; compress_kv; and group_tail where it was given.
+    With r = 1 a group is its token: there is no gate and no tail, and nothing is pooled in f32.
     """
     if ratio == 1:
         latent = norm(linear(x, wkv), norm_weight, eps=eps)
@@ -42,7 +42,7 @@ def compress(
         pooled, complete = _pool(step, x, group_tail, wkv, wgate)
         latent = norm(pooled.to(x.dtype), norm_weight, eps=eps).masked_fill(~complete[..., None], 0)
     rows = apply_rope(latent, group_numbers(step, latent.shape[1], ratio) * ratio, rope, rope_dim)
-    append_groups(step, compress_kv, rows if kv_cache == "none" else fake_fp4_e4m3(rows), ratio)
+    append_groups(step, compress_kv, stored("compress_kv", rows, kv_cache), ratio)
     return (latent, compress_kv) if group_tail is None else (latent, compress_kv, group_tail)
 
 

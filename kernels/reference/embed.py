@@ -12,8 +12,8 @@ def embed(ids: Tensor, embed: Tensor, *, streams: int) -> tuple[Tensor, Tensor]:
     ids int64 [B, T]; embed [V, D], whose dtype the streams get.
     """
     rows = torch.nn.functional.embedding(ids, embed)
-    pre = torch.zeros(*ids.shape, streams, dtype=torch.float32, device=ids.device)
-    pre[..., 0] = 1
+    first = (torch.arange(streams, device=ids.device) == 0).to(torch.float32)
+    pre = first.repeat(*ids.shape, 1)
     return rows[:, :, None].repeat(1, 1, streams, 1), pre
 
 

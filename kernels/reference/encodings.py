@@ -10,12 +10,13 @@ tensor to integers turns 2^-7 into 0.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dsv41c.kernels.reference.fake_quant import E4M3_MAX, FP4_MAX, power_of_two_scale, round_e2m1
+from dsv41c.kernels.reference.fake_quant import E4M3_MAX, fp4_blocks, power_of_two_scale
 
 BLOCK = 32
 
@@ -41,15 +42,13 @@ def decode_e4m3(codes: Tensor) -> Tensor:
     return codes.view(torch.float8_e4m3fn).to(torch.float32)
 
 
-def _e2m1_pairs() -> Tensor:
-    """The two values of each byte, f32 [256, 2], low nibble first."""
+@cache
+def e2m1_pairs(device: torch.device) -> Tensor:
+    """The two values of each byte, f32 [256, 2], low nibble first. Made once a device: a captured graph holds it."""
     magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
     values = torch.tensor(magnitudes + [-value for value in magnitudes])
     byte = torch.arange(256)
-    return values[torch.stack([byte & 15, byte >> 4], dim=-1)]
-
-
-_E2M1_PAIRS = _e2m1_pairs()
+    return values[torch.stack([byte & 15, byte >> 4], dim=-1)].to(device)
 
 
 def decode_e2m1(codes: Tensor) -> Tensor:
@@ -58,7 +57,7 @@ def decode_e2m1(codes: Tensor) -> Tensor:
     Looked up, which is ten times as fast as putting exponent and mantissa together; experts are decoded at every use.
     """
     byte = codes.view(torch.uint8).to(torch.int32)
-    return _E2M1_PAIRS.to(codes.device).index_select(0, byte.flatten()).view(*codes.shape[:-1], -1)
+    return e2m1_pairs(codes.device).index_select(0, byte.flatten()).view(*codes.shape[:-1], 2 * codes.shape[-1])
 
 
 def dense(weight: Tensor | Packed, dtype: torch.dtype) -> Tensor:
@@ -79,9 +78,18 @@ def dense(weight: Tensor | Packed, dtype: torch.dtype) -> Tensor:
     return values.mul_(scale.repeat_interleave(BLOCK, 1)[:, :columns]).to(dtype)
 
 
-def _e8m0_bytes(scale: Tensor) -> Tensor:
+def encode_e8m0(scale: Tensor) -> Tensor:
     """The bytes of powers of two in f32, uint8. None is below 2^-126 here, so all are normal numbers."""
     return (scale.view(torch.int32) >> 23).to(torch.uint8)
+
+
+def encode_e2m1(values: Tensor) -> Tensor:
+    """The packed codes uint8 [..., N/2] of E2M1 values f32 [..., N], low nibble first. Signs of zeros stay."""
+    magnitude = values.abs()
+    # The codes of 0 .5 1 1.5 2 3 4 6 are 0 to 7: twice the value up to 2, then 2 + value, then 7.
+    code = torch.where(magnitude <= 2, magnitude * 2, torch.where(magnitude <= 4, magnitude + 2, 7))
+    nibble = code.to(torch.uint8) | (torch.signbit(values).to(torch.uint8) << 3)
+    return nibble[..., 0::2] | (nibble[..., 1::2] << 4)
 
 
 def encode_fp8_32x32(values: Tensor) -> Packed:
@@ -93,7 +101,7 @@ def encode_fp8_32x32(values: Tensor) -> Packed:
     scale = power_of_two_scale(blocks.abs().amax(dim=(1, 3)), E4M3_MAX, E4M3_MAX * 2.0**-126)
     spread = scale.repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :columns]
     codes = (values / spread).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
-    return Packed(codes, _e8m0_bytes(scale), "fp8_32x32")
+    return Packed(codes, encode_e8m0(scale), "fp8_32x32")
 
 
 def encode_fp8_row32(values: Tensor) -> Packed:
@@ -101,16 +109,10 @@ def encode_fp8_row32(values: Tensor) -> Packed:
     blocks = torch.unflatten(values.to(torch.float32), -1, (-1, BLOCK))
     scale = power_of_two_scale(blocks.abs().amax(-1), E4M3_MAX, E4M3_MAX * 2.0**-126)
     codes = (blocks / scale[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
-    return Packed(codes.flatten(-2), _e8m0_bytes(scale), "fp8_row32")
+    return Packed(codes.flatten(-2), encode_e8m0(scale), "fp8_row32")
 
 
 def encode_fp4_32(values: Tensor) -> Packed:
     """Encode a float matrix [M, N], N a multiple of 32, as packed E2M1 with a power-of-two scale per 32 columns."""
-    blocks = torch.unflatten(values.to(torch.float32), -1, (-1, BLOCK))
-    scale = power_of_two_scale(blocks.abs().amax(-1), FP4_MAX, FP4_MAX * 2.0**-126)
-    rounded = round_e2m1((blocks / scale[..., None]).clamp(-FP4_MAX, FP4_MAX)).flatten(-2)
-    magnitude = rounded.abs()
-    # The codes of 0 .5 1 1.5 2 3 4 6 are 0 to 7: twice the value up to 2, then 2 + value, then 7.
-    code = torch.where(magnitude <= 2, magnitude * 2, torch.where(magnitude <= 4, magnitude + 2, 7))
-    nibble = code.to(torch.uint8) | (torch.signbit(rounded).to(torch.uint8) << 3)
-    return Packed(nibble[..., 0::2] | (nibble[..., 1::2] << 4), _e8m0_bytes(scale), "fp4_32")
+    rounded, scale = fp4_blocks(values, BLOCK)
+    return Packed(encode_e2m1(rounded.flatten(-2)), encode_e8m0(scale.squeeze(-1)), "fp4_32")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 E4M3_MAX = 448.0
+FP8_FLOOR = 1e-4  # what the largest magnitude of a block counts as at least
 FP4_MAX = 6.0
 _SMALLEST_E4M3 = 2.0**-9  # the smallest subnormal
 
@@ -42,9 +43,24 @@ def fake_fp8(x: Tensor, block: int = 32) -> Tensor:
     x float [..., n * block]; returns its shape and dtype. The largest magnitude counts as at least 1e-4.
     """
     blocks = torch.unflatten(x.to(torch.float32), -1, (-1, block))
-    scale = power_of_two_scale(blocks.abs().amax(-1, keepdim=True), E4M3_MAX, 1e-4)
+    scale = power_of_two_scale(blocks.abs().amax(-1, keepdim=True), E4M3_MAX, FP8_FLOOR)
     codes = (blocks / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
     return (codes.to(torch.float32) * scale).flatten(-2).to(x.dtype)
+
+
+def fp4_blocks(x: Tensor, block: int = 32) -> tuple[Tensor, Tensor]:
+    """E2M1 values f32 [..., n, block] and their power-of-two scales f32 [..., n, 1] for x float [..., n * block]."""
+    blocks = torch.unflatten(x.to(torch.float32), -1, (-1, block))
+    scale = power_of_two_scale(blocks.abs().amax(-1, keepdim=True), FP4_MAX, FP4_MAX * 2.0**-126)
+    return round_e2m1((blocks / scale).clamp(-FP4_MAX, FP4_MAX)), scale
+
+
+def fp4_e4m3_blocks(x: Tensor, block: int = 16) -> tuple[Tensor, Tensor]:
+    """E2M1 values f32 [..., n, block] and their scales float8_e4m3fn [..., n, 1] for x float [..., n * block]."""
+    blocks = torch.unflatten(x.to(torch.float32), -1, (-1, block))
+    wanted = blocks.abs().amax(-1, keepdim=True).clamp(min=FP4_MAX * _SMALLEST_E4M3) / FP4_MAX
+    scale = wanted.clamp(max=E4M3_MAX).to(torch.float8_e4m3fn)
+    return round_e2m1((blocks / scale.to(torch.float32)).clamp(-FP4_MAX, FP4_MAX)), scale
 
 
 def fake_fp4(x: Tensor, block: int = 32) -> Tensor:
@@ -52,9 +68,8 @@ def fake_fp4(x: Tensor, block: int = 32) -> Tensor:
 
     x float [..., n * block]; returns its shape and dtype. The largest magnitude counts as at least 6 * 2^-126.
     """
-    blocks = torch.unflatten(x.to(torch.float32), -1, (-1, block))
-    scale = power_of_two_scale(blocks.abs().amax(-1, keepdim=True), FP4_MAX, FP4_MAX * 2.0**-126)
-    return (round_e2m1((blocks / scale).clamp(-FP4_MAX, FP4_MAX)) * scale).flatten(-2).to(x.dtype)
+    values, scale = fp4_blocks(x, block)
+    return (values * scale).flatten(-2).to(x.dtype)
 
 
 def fake_fp4_e4m3(x: Tensor, block: int = 16) -> Tensor:
@@ -62,7 +77,5 @@ def fake_fp4_e4m3(x: Tensor, block: int = 16) -> Tensor:
 
     x float [..., n * block]; returns its shape and dtype. The largest magnitude counts as at least 6 * 2^-9.
     """
-    blocks = torch.unflatten(x.to(torch.float32), -1, (-1, block))
-    wanted = blocks.abs().amax(-1, keepdim=True).clamp(min=FP4_MAX * _SMALLEST_E4M3) / FP4_MAX
-    scale = wanted.clamp(max=E4M3_MAX).to(torch.float8_e4m3fn).to(torch.float32)
-    return (round_e2m1((blocks / scale).clamp(-FP4_MAX, FP4_MAX)) * scale).flatten(-2).to(x.dtype)
+    values, scale = fp4_e4m3_blocks(x, block)
+    return (values * scale.to(torch.float32)).flatten(-2).to(x.dtype)

@@ -10,6 +10,7 @@ from dsv41c.kernels.reference.groups import append_groups, group_numbers, visibl
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.reference.norm import norm
 from dsv41c.kernels.reference.rope import apply_rope
+from dsv41c.kernels.reference.rows import stored, unpack
 from dsv41c.kernels.step import Step
 
 _SCORE_ELEMENTS = 1 << 24  # dot products held at once: 64 MiB of f32
@@ -30,11 +31,12 @@ def index_keys(
 ) -> Tensor:
     """Append the keys fp4(rope(norm(wk latent))) of this call's groups to index_k, in place; returns it.
 
-    latent [B, G, C], before its own rope; index_k [slots, capacity, IC]; wk [IC, C]; k_norm f32 [IC].
+    latent [B, G, C], before its own rope; index_k [slots, capacity, IC], or u8 [slots, capacity, bytes]; wk [IC, C];
+    k_norm f32 [IC].
     """
     keys = norm(linear(latent, wk), k_norm, eps=eps)
     keys = apply_rope(keys, group_numbers(step, latent.shape[1], ratio) * ratio, rope, rope_dim)
-    return append_groups(step, index_k, keys if kv_cache == "none" else fake_fp4(keys), ratio)
+    return append_groups(step, index_k, stored("index_k", keys, kv_cache), ratio)
 
 
 def index_query(
@@ -73,15 +75,15 @@ def index_score(
 ) -> Tensor:
     """sum over heads of weight * relu(query . key), for every group; f32 [B, T, N], N = context // ratio.
 
-    index_query [B, T, IH, IC]; index_weight [B, T, IH]; index_k [slots, capacity, IC]; candidates bool
-    [B, T, ceil(N / block_size)]. -inf where a group is not visible to the query or its block is no candidate. With
-    bf16 queries, the dots, their weighted values and the sum are rounded to bf16, as the release does.
+    index_query [B, T, IH, IC]; index_weight [B, T, IH]; index_k [slots, capacity, IC], or u8 [slots, capacity, bytes];
+    candidates bool [B, T, ceil(N / block_size)]. -inf where a group is not visible to the query or its block is no
+    candidate. With bf16 queries, the dots, their weighted values and the sum are rounded to bf16, as the release does.
     """
     batch, tokens, heads, _ = index_query.shape
     count = step.context // ratio
     if count == 0:
         return torch.empty(batch, tokens, 0, dtype=torch.float32, device=index_query.device)
-    keys = index_k[:, :count][step.slots].to(torch.float32)
+    keys = unpack("index_k", index_k[:, :count][step.slots]).to(torch.float32)
     block = max(1, _SCORE_ELEMENTS // (batch * heads * count))
     parts = []
     for start in range(0, tokens, block):

@@ -54,6 +54,7 @@ def experts(
     x [B, T, D]; expert_weights f32 and expert_ids int64 [B, T, active]; w1[e], w3[e] [inter, D] and w2[e] [D, inter],
     decoded when used. The routing weight comes before w2 and before its input is rounded. Experts are added in
     ascending order. This is the one kernel whose work depends on data: it asks the device which experts are present.
+    `experts_static` does not.
     """
     flat, ids, weights = x.flatten(0, 1), expert_ids.flatten(0, 1), expert_weights.flatten(0, 1)
     routed = torch.zeros(flat.shape, dtype=torch.float32, device=x.device)
@@ -65,6 +66,36 @@ def experts(
         hidden = (weights[token, place, None] * _swiglu(gate, up, limit)).to(x.dtype)
         # A token has an expert once, so no two rows of this sum are the same.
         routed[token] += linear(hidden, dense(w2[expert], x.dtype), activation_quant).to(torch.float32)
+    return torch.unflatten(routed, 0, x.shape[:2])
+
+
+def experts_static(
+    x: Tensor,
+    expert_weights: Tensor,
+    expert_ids: Tensor,
+    w1: Sequence[Tensor | Packed],
+    w2: Sequence[Tensor | Packed],
+    w3: Sequence[Tensor | Packed],
+    *,
+    limit: float,
+    activation_quant: str,
+) -> Tensor:
+    """`experts` with shapes and work that no data decides, so that a graph can hold it: f32 [B, T, D].
+
+    Every expert takes every token, and what nobody chose is masked out. The same sums in the same order; a matrix
+    product over more rows may round otherwise in its last bit.
+    """
+    flat, ids, weights = x.flatten(0, 1), expert_ids.flatten(0, 1), expert_weights.flatten(0, 1)
+    routed = torch.zeros(flat.shape, dtype=torch.float32, device=x.device)
+    for expert in range(len(w1)):
+        chosen = ids == expert
+        share = weights.masked_fill(~chosen, 0).sum(-1, keepdim=True)
+        gate = linear(flat, dense(w1[expert], x.dtype), activation_quant)
+        up = linear(flat, dense(w3[expert], x.dtype), activation_quant)
+        hidden = (share * _swiglu(gate, up, limit)).to(x.dtype)
+        added = linear(hidden, dense(w2[expert], x.dtype), activation_quant).to(torch.float32)
+        # Not a product with the mask: of a token that did not choose the expert anything may come.
+        routed = torch.where(chosen.any(-1, keepdim=True), routed + added, routed)
     return torch.unflatten(routed, 0, x.shape[:2])
 
 

@@ -7,7 +7,7 @@ import torch
 
 from dsv41c.kernels.reference.encodings import dense, encode_fp4_32
 from dsv41c.kernels.reference.fake_quant import fake_fp8
-from dsv41c.kernels.reference.moe import experts, route, shared_expert
+from dsv41c.kernels.reference.moe import experts, experts_static, route, shared_expert
 
 
 def routed(logits, bias=None, active=6, **options):
@@ -117,3 +117,28 @@ def test_bf16_rounds_each_expert_and_sums_in_f32():
     assert torch.equal(both, parts[0] + parts[1])
     shared = [w[0].bfloat16() for w in (w1, w2, w3)]
     assert shared_expert(x, both, *shared, **options).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("quant", ["none", "fp8"])
+def test_static_experts_are_the_same_experts(quant):
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(3, 1, 64, generator=generator)
+    w1, w2, w3 = (
+        [encode_fp4_32(torch.randn(*shape, generator=generator)) for _ in range(4)]
+        for shape in ((32, 64), (64, 32), (32, 64))
+    )
+    ids = torch.tensor([[[0, 3]], [[3, 1]], [[1, 0]]])  # nobody chose expert 2
+    weights = torch.rand(3, 1, 2, generator=generator)
+    want = experts(x, weights, ids, w1, w2, w3, limit=2.0, activation_quant=quant)
+    assert torch.allclose(
+        experts_static(x, weights, ids, w1, w2, w3, limit=2.0, activation_quant=quant), want, rtol=1e-5, atol=1e-4
+    )
+    alone = [part[:1] for part in (x, weights, ids)]
+    got = experts_static(*alone, w1, w2, w3, limit=2.0, activation_quant=quant)
+    assert torch.equal(got, experts(*alone, w1, w2, w3, limit=2.0, activation_quant=quant)), "one row rounds alike"
+
+
+def test_static_experts_keep_what_nobody_chose_out():
+    w = [torch.ones(4, 4), torch.full((4, 4), float("nan"))]
+    x, weights, ids = torch.ones(1, 1, 4), torch.ones(1, 1, 1), torch.zeros(1, 1, 1, dtype=torch.long)
+    assert experts_static(x, weights, ids, w, w, w, limit=0.0, activation_quant="none").isfinite().all()

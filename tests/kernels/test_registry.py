@@ -18,13 +18,14 @@ def test_every_op_has_a_reference_kernel(family):
         assert (find_kernel(op, family) is None) == (op in CARRIERS)
         if op not in CARRIERS:
             assert getattr(kernels, op) is find_kernel(op, family)
-    assert variants(family) == ("reference",)
+    assert variants(family) == ("reference", "static")
 
 
+@pytest.mark.parametrize("variant", ["reference", "static"])
 @pytest.mark.parametrize("op", [op for op in OPS if op not in CARRIERS])
-def test_signatures_follow_the_catalogue(op):
+def test_signatures_follow_the_catalogue(op, variant):
     kind = OPS[op]
-    parameters = inspect.signature(getattr(kernels_for("cpu"), op)).parameters.values()
+    parameters = inspect.signature(getattr(kernels_for("cpu", variant), op)).parameters.values()
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     required = [port.name for port in kind.reads if not port.optional]
