@@ -15,7 +15,7 @@ from dsv41c.report.escape import escape
 def work(arguments: Namespace, console: Console) -> int:
     """Write the spec; with errors, nothing."""
     expect_writable(arguments.output)
-    from dsv41c.compiler.importer import import_config
+    from dsv41c.compiler.importing import import_config
 
     with console.step("import"):
         imported = import_config(arguments.config)

@@ -15,7 +15,7 @@ def work(arguments: Namespace, console: Console) -> int:
     """Write it; nothing stays behind on failure."""
     loaded, spec = sound_spec(arguments, console)
     from dsv41c.compiler import compile_spec
-    from dsv41c.compiler.hf_config import to_hf_config
+    from dsv41c.compiler.importing.hf_config import to_hf_config
 
     with console.step("compile"):
         manifest = compile_spec(loaded).manifest

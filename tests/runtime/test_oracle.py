@@ -13,7 +13,7 @@ from golden_tiny import SPEC, TINY, golden
 from oracle import Oracle
 from torch import Tensor
 
-from dsv41c.compiler.hf_config import to_hf_config
+from dsv41c.compiler.importing.hf_config import to_hf_config
 from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.spec import load
 from dsv41c.runtime.engine import Engine

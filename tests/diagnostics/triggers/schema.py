@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dsv41c.compiler.importer import import_config
+from dsv41c.compiler.importing import import_config
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic
 

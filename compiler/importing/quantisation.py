@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dsv41c.compiler import config_keys as keys
+from dsv41c.compiler.importing import keys
 from dsv41c.compiler.source import Node, Poison, shown, shown_key, to_data
 from dsv41c.compiler.spec.findings import head
 from dsv41c.diagnostics import Diagnostic, Label, Sink

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsv41c.compiler import config_keys
-from dsv41c.compiler.importer import Imported, import_config
+from dsv41c.compiler.importing import Imported, import_config, keys
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic, has_errors
 
-TINY = Path(__file__).resolve().parents[1] / "golden" / "tiny" / "config.json"
+TINY = Path(__file__).resolve().parents[2] / "golden" / "tiny" / "config.json"
 
 # The released config.json, whole.
 FLASH: dict[str, Any] = {
@@ -141,8 +140,8 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
 
 def official(config: dict[str, Any]) -> dict[str, Any]:
     """The same model as the inference code's own config says it."""
-    skipped = ("model_type", "rope_scaling", "max_position_embeddings", *config_keys.FIXED)
-    names = {names[0]: names[-1] for names in config_keys.FIELDS.values()}
+    skipped = ("model_type", "rope_scaling", "max_position_embeddings", *keys.FIXED)
+    names = {names[0]: names[-1] for names in keys.FIELDS.values()}
     args = {names.get(key, key): value for key, value in config["text_config"].items() if key not in skipped}
     return args | {
         "max_batch_size": 4,
@@ -187,7 +186,7 @@ def test_nested_flat_and_official_give_the_same_bytes() -> None:
 
 
 def test_either_spelling_and_both() -> None:
-    other = {names[0]: names[-1] for names in config_keys.FIELDS.values()}
+    other = {names[0]: names[-1] for names in keys.FIELDS.values()}
     config = json.loads(TINY.read_text())
     config["text_config"] = {other.get(key, key): value for key, value in config["text_config"].items()}
     assert run(config).text == import_config(str(TINY)).text
@@ -294,21 +293,21 @@ def test_unknown_keys() -> None:
     assert warning.code == "DSV234" and warning.severity == "warning"
 
 
-@pytest.mark.parametrize("parameter", list(config_keys.FIELDS))
+@pytest.mark.parametrize("parameter", list(keys.FIELDS))
 def test_every_parameter_is_read_and_missed_by_name(parameter: str) -> None:
     config = official(FLASH) | {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
     assert codes(run(config)) == []
-    for name in config_keys.FIELDS[parameter]:
+    for name in keys.FIELDS[parameter]:
         config.pop(name, None)
     imported = run(config)
     if parameter == "model.n_mtp_layers":
         assert codes(imported) == ["DSV208"]
-    elif parameter in config_keys.SILENT_DEFAULTS:
+    elif parameter in keys.SILENT_DEFAULTS:
         assert codes(imported) == []
     else:
-        code = "DSV236" if parameter in config_keys.ASSUMED else "DSV237"
+        code = "DSV236" if parameter in keys.ASSUMED else "DSV237"
         error = only(imported)
-        assert error.code == code and f"`{config_keys.FIELDS[parameter][0]}`" in error.message
+        assert error.code == code and f"`{keys.FIELDS[parameter][0]}`" in error.message
 
 
 def test_models_without_parts() -> None:
@@ -390,7 +389,7 @@ _KEYS = ("text_config", "quantization_config", "rope_scaling", "architectures", 
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from((*config_keys.SPELLINGS, *config_keys.FIXED, *_KEYS)), _ANY, st.booleans())
+@given(st.sampled_from((*keys.SPELLINGS, *keys.FIXED, *_KEYS)), _ANY, st.booleans())
 def test_no_config_raises(key: str, value: object, top: bool) -> None:
     imported = changed({key: value}) if top else changed(**{key: value})
     assert (imported.text is None) == has_errors(imported.diagnostics)
@@ -399,12 +398,12 @@ def test_no_config_raises(key: str, value: object, top: bool) -> None:
         assert not has_errors(load("-", stdin=lambda: text).diagnostics)
 
 
-@pytest.mark.parametrize("parameter", config_keys.ASSUMED)
+@pytest.mark.parametrize("parameter", keys.ASSUMED)
 def test_what_is_assumed_is_what_the_released_model_has(parameter: str):
     value: Any = load("deepseek-v4.1-flash").spec
     for name in parameter.split("."):
         value = getattr(value, name)
-    assert value == config_keys.ASSUMED[parameter]
+    assert value == keys.ASSUMED[parameter]
 
 
 def test_a_list_of_model_types_is_no_model_type(tmp_path):

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dsv41c.compiler.hf_config import to_hf_config
-from dsv41c.compiler.importer import import_config
+from dsv41c.compiler.importing import import_config
+from dsv41c.compiler.importing.hf_config import to_hf_config
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import has_errors
 
 MACHINE = {"name", "numerics", "placement", "runtime"}
-TINY = Path(__file__).resolve().parents[1] / "golden" / "tiny" / "config.json"
+TINY = Path(__file__).resolve().parents[2] / "golden" / "tiny" / "config.json"
 
 
 def again(spec, folder: Path):

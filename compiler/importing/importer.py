@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dsv41c.compiler import config_keys as keys
-from dsv41c.compiler.config_quantisation import check_quantisation
+from dsv41c.compiler.importing import keys
+from dsv41c.compiler.importing.quantisation import check_quantisation
 from dsv41c.compiler.source import MAX_BYTES, POISON, Node, Poison, dotted, parse, read_file, shown, shown_key, to_data
 from dsv41c.compiler.spec.findings import head
 from dsv41c.compiler.spec.locate import Stdin, read_stdin

@@ -1,0 +1,5 @@
+"""Configs of the model in, specs out; and the config that a spec stands for."""
+
+from dsv41c.compiler.importing.importer import Imported, import_config
+
+__all__ = ["Imported", "import_config"]
