@@ -1,1 +1,1 @@
-"""Data: the jinja templates of plans. Templates hold text; decisions are made in `compiler.lower`."""
+"""Data: the jinja templates of plans. Templates hold text; decisions are made in `compiler.plan.lower`."""

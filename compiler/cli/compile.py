@@ -16,8 +16,8 @@ from dsv41c.diagnostics import UserFault
 from dsv41c.report.escape import escape
 
 if TYPE_CHECKING:
-    from dsv41c.compiler.diff import Difference
     from dsv41c.compiler.plan import Plan
+    from dsv41c.compiler.plan.diff import Difference
 
 FORMAT = "dsv41c.compile/1.0"
 
@@ -54,8 +54,8 @@ def _compile(arguments: Namespace, console: Console) -> Plan:
 
 
 def _write(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> int:
-    from dsv41c.compiler.folder import stale
     from dsv41c.compiler.plan import write_plan
+    from dsv41c.compiler.plan.folder import stale
 
     expect_parent(str(folder))
     changes = _changes(plan, folder)
@@ -78,7 +78,7 @@ def _write(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> 
 
 def _check(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> int:
     """Whether the folder holds this plan. The difference is the result."""
-    from dsv41c.compiler.folder import stale
+    from dsv41c.compiler.plan.folder import stale
 
     differing = stale(plan.files, folder)
     changes = _changes(plan, folder)
@@ -110,7 +110,7 @@ def _dry_run(plan: Plan, folder: Path | None, arguments: Namespace, console: Con
 
 def _changes(plan: Plan, folder: Path) -> Difference | None:
     """What differs from the plan that lies there; None where there is none that can be read."""
-    from dsv41c.compiler.diff import diff
+    from dsv41c.compiler.plan.diff import diff
     from dsv41c.runtime.manifest_text import read
 
     if not folder.is_dir():

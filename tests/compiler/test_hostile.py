@@ -10,9 +10,9 @@ import pytest
 
 from dsv41c.compiler.checks import check
 from dsv41c.compiler.cli import main
-from dsv41c.compiler.lower import missing_kernels
 from dsv41c.compiler.passes import Program
 from dsv41c.compiler.plan import compile_spec
+from dsv41c.compiler.plan.lower import missing_kernels
 from dsv41c.compiler.source import Spans, parse
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import MOST_OF_A_CODE, Diagnostic, Sink, UserFault, has_errors
@@ -84,7 +84,7 @@ def test_a_finding_of_compile_names_the_path_that_was_given(tmp_path: Path, monk
     def no_kernels(program: Program) -> list[Diagnostic]:
         return missing_kernels(program, {kind: replace(entry, families=()) for kind, entry in OPS.items()})
 
-    monkeypatch.setattr("dsv41c.compiler.plan.missing_kernels", no_kernels)
+    monkeypatch.setattr("dsv41c.compiler.plan.compile.missing_kernels", no_kernels)
     file = tmp_path / "spec.yaml"
     file.write_text("extends: toy\nname: mine\nlayers: {kv_source_layers: [2, 5]}\n")
     with pytest.raises(UserFault) as caught:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
-from dsv41c.compiler.lower import missing_kernels
+from dsv41c.compiler.plan.lower import missing_kernels
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic
 from dsv41c.kernels.catalog import OPS

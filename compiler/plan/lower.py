@@ -8,7 +8,7 @@ from dsv41c import __version__
 from dsv41c.compiler.engram_hash import hash_constants
 from dsv41c.compiler.ir import Op, Value
 from dsv41c.compiler.passes import Program, Region
-from dsv41c.compiler.weights_table import constant_entries, weight_entries
+from dsv41c.compiler.plan.weights import constant_entries, weight_entries
 from dsv41c.diagnostics import Diagnostic
 from dsv41c.kernels.catalog import CARRIERS, OPS, OpKind
 from dsv41c.runtime.manifest import (

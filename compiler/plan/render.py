@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING
 
-from dsv41c.compiler.plan_model import PlanModel, StageModel
+from dsv41c.compiler.plan.model import PlanModel, StageModel
 
 if TYPE_CHECKING:
     from jinja2 import Environment

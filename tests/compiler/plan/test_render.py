@@ -12,11 +12,11 @@ import jinja2
 import jinja2.meta
 import pytest
 
-from dsv41c.compiler import code, passes
+from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
-from dsv41c.compiler.describe import plan_model
-from dsv41c.compiler.plan import compile_spec
-from dsv41c.compiler.plan_model import (
+from dsv41c.compiler.plan import code, compile_spec
+from dsv41c.compiler.plan.describe import plan_model
+from dsv41c.compiler.plan.model import (
     BlockModel,
     BoundaryModel,
     FunctionModel,
@@ -25,13 +25,13 @@ from dsv41c.compiler.plan_model import (
     StateModel,
     StepModel,
 )
-from dsv41c.compiler.render import environment, render
+from dsv41c.compiler.plan.render import environment, render
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Span
 from dsv41c.runtime.manifest import identifier, weight_identifier
 from dsv41c.runtime.plan_code import check_module
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "toy.plan"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "toy.plan"
 FOUR = """placement: {devices: ["rocm:0", "rocm:1", "rocm:2", "rocm:3"], layer_ends: [10, 20, 30, 40]}"""
 
 STEP = StepModel("a, b", "query", ("step", "x", "weights.rope"), "line", "  # spec.yaml:3:1")
@@ -157,7 +157,7 @@ def test_generated_code_is_format_clean_and_lints(plans, tmp_path):
         for name, text in plan.files.items():
             if name.endswith(".py"):
                 (tmp_path / f"{number}_{name}").write_text(text)
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     for verb in (["format", "--check"], ["check", "--select", "E,W,F,I,D1"]):
         command = [sys.executable, "-m", "ruff", *verb, "--config", str(root / "pyproject.toml"), str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)

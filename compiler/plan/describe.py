@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from dsv41c import __version__
-from dsv41c.compiler.code import function, shown
 from dsv41c.compiler.ir import Op, layer_of, split_stage
 from dsv41c.compiler.layer_map import SHARED_KINDS
 from dsv41c.compiler.passes import Program, Region
-from dsv41c.compiler.plan_model import BoundaryModel, PlanModel, StageModel, StateModel
+from dsv41c.compiler.plan.code import function, shown
+from dsv41c.compiler.plan.model import BoundaryModel, PlanModel, StageModel, StateModel
 from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
 from dsv41c.words import counted, layers, ranges, size
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dsv41c.compiler.diff import diff
 from dsv41c.compiler.plan import compile_spec
+from dsv41c.compiler.plan.diff import diff
 
 FLASH = "deepseek-v4.1-flash"
 

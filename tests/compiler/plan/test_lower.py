@@ -15,20 +15,20 @@ from hypothesis import given, settings
 
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
-from dsv41c.compiler.diff import diff
-from dsv41c.compiler.folder import stale
-from dsv41c.compiler.lower import missing_kernels
 from dsv41c.compiler.plan import compile_spec, write_plan
+from dsv41c.compiler.plan.diff import diff
+from dsv41c.compiler.plan.folder import stale
+from dsv41c.compiler.plan.lower import missing_kernels
+from dsv41c.compiler.plan.weights import dimensions
 from dsv41c.compiler.spec import load
-from dsv41c.compiler.weights_table import dimensions
 from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.catalog import OPS, WEIGHT_ROLES
 from dsv41c.runtime.manifest import to_text
 from dsv41c.runtime.manifest_text import parse
 from dsv41c.runtime.plan import load_plan
 
-from ..strategies import loaded as given_spec  # noqa: TID252 (tests are no installed package)
-from ..strategies import specs  # noqa: TID252
+from ...strategies import loaded as given_spec  # noqa: TID252 (tests are no installed package)
+from ...strategies import specs  # noqa: TID252
 
 TOY = compile_spec(load("toy"), verify=True)
 FLASH = compile_spec(load("deepseek-v4.1-flash"), verify=True)

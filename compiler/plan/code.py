@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from dsv41c.compiler.ir import Graph, Op, Scalar
 from dsv41c.compiler.passes import Region
-from dsv41c.compiler.plan_model import LINE_LENGTH, BlockModel, FunctionModel, StepModel
+from dsv41c.compiler.plan.model import LINE_LENGTH, BlockModel, FunctionModel, StepModel
 from dsv41c.diagnostics import Span
 from dsv41c.kernels.catalog import OPS
 from dsv41c.runtime.manifest import identifier, weight_identifier

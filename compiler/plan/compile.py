@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsv41c.compiler import folder as folders
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
 from dsv41c.compiler.checks import check
-from dsv41c.compiler.describe import plan_model
-from dsv41c.compiler.lower import lower, missing_kernels
-from dsv41c.compiler.render import render
+from dsv41c.compiler.plan import folder as folders
+from dsv41c.compiler.plan.describe import plan_model
+from dsv41c.compiler.plan.lower import lower, missing_kernels
+from dsv41c.compiler.plan.render import render
 from dsv41c.compiler.spec.write import to_yaml
 from dsv41c.diagnostics import Diagnostic, UserFault, has_errors
 from dsv41c.runtime.manifest import MANIFEST, Manifest, sha256, to_text
