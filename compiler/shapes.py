@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dsv41c.compiler.engram_hash import columns
 from dsv41c.kernels.catalog import DTYPE_BYTES
+from dsv41c.kernels.encodings import CACHE_ROWS
 
 if TYPE_CHECKING:
     from dsv41c.compiler.spec.models import Spec
@@ -49,12 +50,18 @@ class Shapes:
         rows = spec.runtime.max_context // ratio
         shapes: dict[str, tuple[Shape, str]] = {
             "group_tail": ((2, ratio, spec.attention.head_dim), "f32"),
-            "compress_kv": ((rows, spec.attention.head_dim), self.compute),
-            "index_k": ((rows, spec.indexer.head_dim), self.compute),
+            "compress_kv": self._cache("compress_kv", rows, spec.attention.head_dim),
+            "index_k": self._cache("index_k", rows, spec.indexer.head_dim),
             "index_score": (("B", "T", f"context/{ratio}"), "f32"),
             "candidates": (("B", "T", f"context/{ratio}/{spec.indexer.candidate_block_size}"), "bool"),
         }
         return shapes[name]
+
+    def _cache(self, kind: str, rows: int, channels: int) -> tuple[Shape, str]:
+        """A session cache: rows of channels, or of bytes where they are packed."""
+        if self.spec.numerics.kv_cache == "packed":
+            return (rows, CACHE_ROWS[kind].bytes((channels,))), "u8"
+        return (rows, channels), self.compute
 
     def _step_shapes(self) -> dict[str, tuple[Shape, str]]:
         spec, compute = self.spec, self.compute
@@ -74,7 +81,7 @@ class Shapes:
             "attended": (("B", "T", attention.n_heads, attention.head_dim), compute),
             "query_latent": (("B", "T", attention.q_lora_rank), compute),
             "window_rows": (("B", "T", attention.head_dim), compute),
-            "window_kv": ((attention.window_size, attention.head_dim), compute),
+            "window_kv": self._cache("window_kv", attention.window_size, attention.head_dim),
             "latent": (("B", "T/r", attention.head_dim), compute),
             "index_query": (("B", "T", indexer.n_heads, indexer.head_dim), compute),
             "index_weight": (("B", "T", indexer.n_heads), compute),

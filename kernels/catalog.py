@@ -10,6 +10,9 @@ read port `X` and a write port `X` of one op are the same storage, and the kerne
 
 Symbols of shapes: B sessions, T tokens of this call, D dim, S streams, H heads, C head_dim, W window, r compress ratio,
 V vocab_size, IH and IC indexer heads and head_dim, K index_topk, N context, E engram layers.
+
+With the attribute `kv_cache: packed` a row of `window_kv`, `compress_kv` or `index_k` is u8 [bytes] instead of C or IC
+floats, as `encodings.CACHE_ROWS` says, and stands for the very values that `reference` rounds to. Nothing else changes.
 """
 
 from __future__ import annotations
@@ -291,7 +294,7 @@ OPS: Mapping[str, OpKind] = MappingProxyType({op.name: op for op in _OPS})
 # The ops that carry a value to another stage, and how what they carry crosses. The runtime does this; no kernel does.
 CARRIERS: Mapping[str, str] = MappingProxyType({"transfer": "chunk", "mirror": "mirror"})
 # Bytes of an element, by the dtypes that values have.
-DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "bf16": 2, "i64": 8, "bool": 1})
+DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "bf16": 2, "i64": 8, "bool": 1, "u8": 1})
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +302,7 @@ class WeightRole:
     """A weight by role: its name in the official checkpoint, its shape, how it is stored there, how kernels want it.
 
     `name` and `shape` hold `{layer}`, `{expert}` and the spec's symbols (`dim`, `heads*head_dim`), which
-    `compiler.weights_table` evaluates. `stored`: `linear`, `experts`, `engram` follow the spec's `weights` section;
+    `compiler.plan.weights` evaluates. `stored`: `linear`, `experts`, `engram` follow the spec's `weights` section;
     `bf16` and `f32` are what the release stores. `compute`: `compute` is the spec's compute dtype, `f32` always f32,
     `stored` is left packed and decoded at use.
     """

@@ -64,7 +64,7 @@ class NumericsEntry(Entry):
 
     compute: Literal["f32", "bf16"]
     activation_quant: Literal["none", "fp8"]
-    kv_cache: Literal["none", "reference"]
+    kv_cache: Literal["none", "reference", "packed"]
 
 
 class RuntimeEntry(Entry):
@@ -119,7 +119,7 @@ class ValueEntry(Entry):
     """A value: one version of a state, written once.
 
     `bytes` are per token for `scope` step and per session for `scope` session. `storage` names the value whose memory
-    it shares (`compress_kv@L20` is `compress_kv@L20.before` with this step's rows appended).
+    it shares (`compress_kv@L20` is `compress_kv@L20.before` with this step's rows appended). `dtype` u8: packed rows.
     """
 
     id: str

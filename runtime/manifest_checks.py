@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dsv41c.kernels.catalog import CARRIERS, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
-from dsv41c.kernels.encodings import ENCODINGS, PLAIN_ENCODINGS
+from dsv41c.kernels.encodings import CACHE_ROWS, ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, ValueEntry
 
 MAX_SIZE = 1 << 40
@@ -115,6 +115,9 @@ def _ops(manifest: Manifest) -> Iterator[str]:
             yield f"`{op.id}`: {op.kind[:100]!a} is not a kind of op"
             continue
         yield from (f"`{op.id}`: {fault}" for fault in _signature(op, kind, values, weights))
+        kv_cache = manifest.numerics.kv_cache
+        if op.attrs.get("kv_cache", kv_cache) != kv_cache:
+            yield f"`{op.id}`: has another `kv_cache` than `numerics`, {kv_cache}"
 
 
 def _signature(op: OpEntry, kind: OpKind, values: dict[str, ValueEntry], weights: set[str]) -> Iterator[str]:
@@ -163,8 +166,20 @@ def _value(value: ValueEntry, values: dict[str, ValueEntry], manifest: Manifest)
             yield f"size {size[:100]!a} in its shape"
     if not 1 <= len(value.shape) <= 8:
         yield f"{len(value.shape)} axes"
+    yield from _packed(value, manifest.numerics.kv_cache)
     if value.scope == "session":
         yield from _pool(value, values, manifest)
+
+
+def _packed(value: ValueEntry, kv_cache: str) -> Iterator[str]:
+    """Caches are bytes where the plan packs them and nothing else is, and their rows are whole blocks."""
+    encoding = CACHE_ROWS.get(value.kind) if kv_cache == "packed" else None
+    if (value.dtype == "u8") != (encoding is not None):
+        yield f"dtype {value.dtype} does not go with `numerics.kv_cache` {kv_cache}"
+    elif encoding is not None:
+        width = value.shape[-1] if len(value.shape) == 2 else 0
+        if not isinstance(width, int) or not encoding.columns(width):
+            yield f"rows of {str(value.shape)[:100]}, which are no whole blocks of {encoding.name}"
 
 
 def _pool(value: ValueEntry, values: dict[str, ValueEntry], manifest: Manifest) -> Iterator[str]:

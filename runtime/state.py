@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from dsv41c.kernels.reference.rows import pack, unpack
 from dsv41c.runtime.manifest import Manifest, ValueEntry
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -18,6 +19,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "bf16": torch.bfloat16,
     "i64": torch.int64,
     "bool": torch.bool,
+    "u8": torch.uint8,
 }
 # States whose empty form is not "anything": token ids that were never fed are DEAD (-1) in the history.
 _EMPTY = {"token_history": -1}
@@ -63,6 +65,8 @@ class Pools:
         for pool in self.tensors.values():
             if pool.is_floating_point():
                 pool[slot] = float("nan")
+            elif pool.dtype == torch.uint8:
+                pool[slot] = 255  # NaN in every packed format
 
     def copy(self, source: int, target: int) -> None:
         """Give a slot everything that another one holds."""
@@ -75,13 +79,20 @@ class Pools:
             pool[slot] = other.tensors[storage][slot]
 
     def load(self, value: str, slot: int, rows: Tensor) -> None:
-        """Write rows `[n, ...]`, n up to the capacity, to the start of a session value's slot."""
-        pool = self.tensors[self.storage_of[value]]
+        """Write rows `[n, ...]`, n up to the capacity, to the start of a session value's slot.
+
+        Where rows are packed, floats are packed first.
+        """
+        storage = self.storage_of[value]
+        pool = self.tensors[storage]
+        if pool.dtype == torch.uint8 and rows.is_floating_point():
+            rows = pack(self.kinds[storage], rows)
         pool[slot, : rows.shape[0]] = rows.to(pool.dtype)
 
     def rows(self, value: str, slot: int) -> Tensor:
-        """What a slot holds of a session value, without copying."""
-        return self.tensors[self.storage_of[value]][slot]
+        """What a slot holds of a session value: floats for packed rows, everything else without copying."""
+        storage = self.storage_of[value]
+        return unpack(self.kinds[storage], self.tensors[storage][slot])
 
     @property
     def bytes(self) -> int:

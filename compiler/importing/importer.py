@@ -34,7 +34,7 @@ REMARKS = {
     "moe.swiglu_limit": "0: no clamp",
     "weights": "how the checkpoint stores them",
     "numerics.activation_quant": "none | fp8",
-    "numerics.kv_cache": "none | reference",
+    "numerics.kv_cache": "none | reference | packed",
     "runtime.capture": "off | layer | {every: N} | all",
 }
 

@@ -179,8 +179,8 @@ def _blocked_widths(sections: Sections) -> dict[Path, tuple[int, list[str]]]:
         expert.append("input of experts stored as fp4_32")
     if isinstance(numerics, Numerics) and numerics.activation_quant == "fp8":
         linear.append("input of linears with activation_quant fp8")
-    if isinstance(numerics, Numerics) and numerics.kv_cache == "reference":
-        cache.append("cache rows are fake-quantised with kv_cache reference")
+    if isinstance(numerics, Numerics) and numerics.kv_cache != "none":
+        cache.append(f"cache rows are fake-quantised with kv_cache {numerics.kv_cache}")
     blocked_rows = isinstance(weights, Weights) and weights.engram == "fp8_row32"
     rows = ["table rows stored as fp8_row32"] if blocked_rows else []
     found: dict[Path, tuple[int, list[str]]] = {}

@@ -181,9 +181,10 @@ class Numerics(Section):
     activation_quant: Literal["none", "fp8"] = Field(
         default="none", description="Whether inputs of quantised linears are rounded to FP8, as the released code does."
     )
-    kv_cache: Literal["none", "reference"] = Field(
+    kv_cache: Literal["none", "reference", "packed"] = Field(
         default="reference",
-        description="Whether caches and index queries are fake-quantised, as the released code does.",
+        description="Whether caches and index queries are fake-quantised, as the released code does; packed stores the "
+        "same values in their FP8 and FP4 form.",
     )
 
 

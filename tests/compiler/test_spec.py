@@ -138,7 +138,7 @@ def test_a_misspelt_extends_is_one_finding() -> None:
         ("rope: {yarn: {beta_fast: 0.5}}", "DSV204", "`rope.yarn.beta_fast` is 0.5, expected at least `rope.", 26),
         ("moe: {score_func: sigmoid}", "DSV205", '`moe.score_func` is "sigmoid", expected `sqrtsoftplus`', 19),
         ("runtime: {capture: of}", "DSV205", '`runtime.capture` is "of", expected `off`, `layer`, `all`', 20),
-        ("numerics: {kv_cache: packed}", "DSV205", '`numerics.kv_cache` is "packed"', 22),
+        ("numerics: {kv_cache: fp8}", "DSV205", '`numerics.kv_cache` is "fp8", expected `none`, `reference`', 22),
         ("layers: {reads: {4: {streams: 2}}}", "DSV211", "`layers.reads.4` names a source for `streams`", 22),
         ("name: ../x", "DSV212", '`name` is "../x", which is no plain name', 7),
         ("name: 'a\n\n  b'", "DSV212", '`name` is "a\\nb"', 7),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.kernels.reference.rope import compress_frequencies, window_frequencies
+from dsv41c.kernels.reference.rows import pack
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.kernels.step import Step
 
@@ -115,12 +116,17 @@ class Run:
         self.m, c = model, model.config
         slots, dtype = sessions + 1, model.dtype
         self.pools: dict[str, Tensor] = {}
+
+        def cache(kind: str, rows: int, channels: int) -> Tensor:
+            pool = torch.full((slots, rows, channels), fill, dtype=dtype)
+            return pack(kind, pool) if model.cache == "packed" else pool
+
         for layer in range(c.num_hidden_layers):
-            self.pools[f"window_kv@L{layer}"] = torch.full((slots, c.sliding_window, c.head_dim), fill, dtype=dtype)
+            self.pools[f"window_kv@L{layer}"] = cache("window_kv", c.sliding_window, c.head_dim)
         for layer in c.kv_source_layer_ids:
             ratio = c.compress_ratios[layer]
-            self.pools[f"compress_kv@L{layer}"] = torch.full((slots, context // ratio, c.head_dim), fill, dtype=dtype)
-            self.pools[f"index_k@L{layer}"] = torch.full((slots, context // ratio, c.index_head_dim), fill, dtype=dtype)
+            self.pools[f"compress_kv@L{layer}"] = cache("compress_kv", context // ratio, c.head_dim)
+            self.pools[f"index_k@L{layer}"] = cache("index_k", context // ratio, c.index_head_dim)
             self.pools[f"group_tail@L{layer}"] = torch.full((slots, 2, ratio, c.head_dim), fill)
         self.pools["token_history"] = torch.full((slots, c.engram_max_ngram_size - 1), 3)
         self.values: dict[str, Tensor] = {}

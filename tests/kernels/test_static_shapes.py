@@ -19,7 +19,10 @@ def data_free_model(compute, quant, cache):
     return model
 
 
-@pytest.mark.parametrize(("tokens", "mode"), [(1, ("f32", "none", "none")), (5, ("bf16", "fp8", "reference"))])
+@pytest.mark.parametrize(
+    ("tokens", "mode"),
+    [(1, ("f32", "none", "none")), (5, ("bf16", "fp8", "reference")), (3, ("bf16", "none", "packed"))],
+)
 def test_shapes_come_from_batch_tokens_and_context(tokens, mode, monkeypatch):
     kernels = kernels_for("cpu", "static")
     table = {op: getattr(kernels, op) for op in OPS if op not in CARRIERS}
