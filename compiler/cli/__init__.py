@@ -11,17 +11,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 the input has errors or a check failed, 2 usage or environment, 101 a bug of ours, 130 interrupted.
     """
     import io
-    import os
     import sys
 
     from dsv41c.compiler.cli.app import run
 
     if argv is not None:
         return run(argv)
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us; open to the end of the process
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot spell a character shows its escape instead
             stream.reconfigure(errors="backslashreplace")
     return run(sys.argv[1:])
+
+
+def _replace_closed_streams() -> None:
+    """Stand-ins for streams that whoever started us closed: nothing to read, talk to nobody, a result that is lost."""
+    import os
+    import sys
+
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # open to the end of the process, so that no other file gets its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+            if name == "stdout":
+                from dsv41c.compiler.cli.closed import ClosedStream
+
+                sys.stdout = ClosedStream(sys.stdout)

@@ -24,6 +24,29 @@ INTERRUPTED = 130
 
 def run(argv: Sequence[str]) -> int:
     """Run a command line; nothing is raised."""
+    try:
+        return _told(argv)
+    except KeyboardInterrupt:
+        Console().say("dsv41c: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _quiet()
+    except OSError as error:
+        Console().say(f"dsv41c: the environment refused: {error.strerror or error}" + _where(error))
+        return USAGE
+    except Exception as error:
+        from dsv41c.compiler.cli.faults import bug_report
+
+        Console().say(bug_report(argv, error))
+        return BUG
+
+
+def _where(error: OSError) -> str:
+    return f": {error.filename}" if error.filename is not None else ""
+
+
+def _told(argv: Sequence[str]) -> int:
+    """The work, and the telling of what the user got wrong; the telling may fail as well."""
     console = Console()
     try:
         if not argv:
@@ -44,19 +67,6 @@ def run(argv: Sequence[str]) -> int:
             console.say(where_raised(fault))
         show(console, fault.diagnostics, getattr(fault, "sources", None))
         return exit_code(fault.diagnostics)
-    except KeyboardInterrupt:
-        console.say("dsv41c: interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:
-        return _quiet()
-    except OSError as error:
-        console.say(f"dsv41c: the environment refused: {error}")
-        return USAGE
-    except Exception as error:
-        from dsv41c.compiler.cli.faults import bug_report
-
-        console.say(bug_report(argv, error))
-        return BUG
 
 
 def _console(arguments: Namespace) -> Console:

@@ -6,39 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
-from dsv41c.compiler.cli import main
 from dsv41c.compiler.cli.verbs import VERBS
 
 BROKEN = "extends: toy\nlayers: {kv_source_layers: [2]}\n"
 
 
-class Ran(NamedTuple):
-    """What a command came to."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("DSV41C_")]:
-        monkeypatch.delenv(name)
-
-    def command(*argv: str) -> Ran:
-        code = main(list(argv))
-        captured = capsys.readouterr()
-        return Ran(code, captured.out, captured.err)
-
-    return command
+Run = Callable[..., Any]  # of conftest.py
 
 
 def process(*argv: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -348,12 +325,27 @@ def test_a_reader_that_leaves_is_no_fault(tmp_path: Path):
     assert ran.stderr == ""
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
 def test_closed_streams_are_no_fault(tmp_path: Path, closed: str):
     command = f"{sys.executable} -m dsv41c validate - {closed}"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, input="", cwd=tmp_path, timeout=60)
     assert ran.returncode == 1  # nothing is no spec
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("argv", ["graph toy", "graph nosuch --json", "explain", ""])
+def test_a_result_that_reaches_nobody_is_2(tmp_path: Path, argv: str):
+    command = f"{sys.executable} -m dsv41c {argv} >&-"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert ran.returncode == 2
+    assert "standard output is closed" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_without_a_result_nobody_misses_standard_output(tmp_path: Path):
+    command = f"{sys.executable} -m dsv41c compile toy -o toy.plan >&-"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, cwd=tmp_path, timeout=60).returncode == 0
+    assert (tmp_path / "toy.plan" / "manifest.json").read_text().startswith("{")
 
 
 def test_output_that_the_terminal_cannot_spell(tmp_path: Path):
