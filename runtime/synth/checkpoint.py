@@ -77,12 +77,16 @@ def _count(weights: list[Weight]) -> int:
 
 
 def _occupied(out: Path, text: str) -> Diagnostic:
-    return Diagnostic("DSV751", f"`{out}` {text}", Span(str(out)), help="name a folder that is absent or empty")
+    return Diagnostic(
+        "DSV751", f"`{out}` {text}", Span(str(out)), help="name a folder that is absent or empty, in one that is there"
+    )
 
 
 def _check_free(out: Path) -> None:
     """Raise UserFault unless a folder can be made there without replacing anything."""
     try:
+        if not out.absolute().parent.is_dir():
+            raise UserFault([_occupied(out, f"cannot be made: there is no folder `{out.parent}`")])
         if os.path.lexists(out):
             if out.is_symlink() or not out.is_dir():
                 raise UserFault([_occupied(out, "is not a folder")])
@@ -96,7 +100,6 @@ def _write_beside(out: Path, shards: list[ShardPlan], files: Mapping[str, str], 
     """Write into a folder next to `out` and move it there when it is whole."""
     out = out.absolute()
     parent = out.parent
-    parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=parent))
     try:
         total = sum(shard.size for shard in shards)

@@ -35,6 +35,7 @@ class Experts(Sequence["Packed | Tensor"]):
 
     def __init__(self, stored: tuple[Stored, ...], files: MappedFiles) -> None:
         self._stored = stored
+        self._checkpoint = files.checkpoint
         self._items = [_packed(item, files) for item in stored]
         self._checked = [False] * len(stored)
 
@@ -66,7 +67,7 @@ class Experts(Sequence["Packed | Tensor"]):
         codes, scale = (item.codes, item.scale) if isinstance(item, Packed) else (item, None)
         finding = find_not_a_number(self._stored[index], codes, scale)
         self._checked[index] = finding is None
-        return finding
+        return None if finding is None else self._checkpoint.located([finding])[0]
 
 
 class MappedTable:
@@ -74,6 +75,7 @@ class MappedTable:
 
     def __init__(self, stored: Stored, files: MappedFiles) -> None:
         self._stored = stored
+        self._checkpoint = files.checkpoint
         self._item = _packed(stored, files)
         for header in (stored.tensor, stored.scale):
             if header is not None:
@@ -105,9 +107,8 @@ class MappedTable:
             row = int(flat[bad.any(dim=-1).nonzero()[0, 0]])
             header = self._stored.tensor
             help_text = HELP_DAMAGED if code == "DSV730" else "export the table as BF16, or as the release stores it"
-            raise UserFault(
-                [Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file), help=help_text)]
-            )
+            finding = Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file), help=help_text)
+            raise UserFault(self._checkpoint.located([finding]))
 
 
 Bound = Tensor | Packed | Experts | MappedTable
@@ -143,7 +144,7 @@ def bind(manifest: Manifest, checkpoint: Path | str | Checkpoint) -> BoundWeight
     for binding in matching.bindings:
         bound = _bind(binding, files)
         if isinstance(bound, Diagnostic):
-            findings.append(bound)
+            findings += checkpoint.located([bound])
         else:
             weights[binding.entry.id] = bound
     findings += _check_experts([bound for bound in weights.values() if isinstance(bound, Experts)])

@@ -7,7 +7,7 @@ header could steer: a header may be 100 MB at most and is compared with the file
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -43,6 +43,10 @@ class Checkpoint:
         """Bytes of all tensors."""
         return sum(tensor.size for tensor in self.tensors.values())
 
+    def located(self, findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+        """Findings about its files, which are placed by plain names, with the folder in front as the user gave it."""
+        return _located(findings, self.folder, self.path)
+
 
 def open_checkpoint(path: Path | str) -> Checkpoint:
     """A sound checkpoint. Raises UserFault with every finding of every shard otherwise."""
@@ -76,8 +80,18 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
         prefix,
         frozenset(split_prefix(name)[1] for name in damaged),
         known and bool(listing.files),
-        tuple(findings),
+        _located(findings, listing.folder, path),
     )
+
+
+def _located(findings: Iterable[Diagnostic], folder: Path, path: Path) -> tuple[Diagnostic, ...]:
+    def placed(finding: Diagnostic) -> Diagnostic:
+        span = finding.span
+        if span is None or span.file == str(path):  # what is said of the checkpoint as a whole has its path already
+            return finding
+        return replace(finding, span=replace(span, file=str(folder / span.file)))
+
+    return tuple(map(placed, findings))
 
 
 def _not_read(weight_map: Mapping[str, str] | None, files: Iterable[str]) -> set[str]:

@@ -64,7 +64,7 @@ def _from_index(folder: Path) -> Listing:
     absent = [name for name in files if name not in present and name not in unsafe]
     if absent:
         total = sum(1 for name in weight_map.values() if name in set(absent))
-        text = f"{counted(len(absent), 'shard')} of {len(files)} not there, which hold {counted(total, 'tensor')}"
+        text = f"{counted(len(absent), 'shard')} of {len(files)} not there, and {counted(total, 'tensor')} with them"
         listing.findings.append(_finding("DSV707", text, absent, "fetch them"))
     listing.files = sorted(present)
     listing.weight_map = weight_map

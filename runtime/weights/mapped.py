@@ -26,6 +26,7 @@ class MappedFiles:
 
     def __init__(self, checkpoint: Checkpoint, files: Iterable[str]) -> None:
         """Map files. Raises UserFault for those that changed since their headers were read."""
+        self.checkpoint = checkpoint
         self._maps: dict[str, mmap.mmap] = {}
         findings = []
         for name in dict.fromkeys(files):
@@ -42,7 +43,7 @@ class MappedFiles:
                 text = f"`{name}` can no longer be mapped: {reason}"
                 findings.append(Diagnostic("DSV732", text, Span(name), help=_HELP))
         if findings:
-            raise UserFault(findings)
+            raise UserFault(checkpoint.located(findings))
 
     def tensor(self, header: TensorHeader) -> Tensor:
         """A read-only view of a tensor: floats in their dtype and shape, all others as uint8 (F4: [..., N/2])."""

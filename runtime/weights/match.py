@@ -86,7 +86,7 @@ def match(manifest: Manifest, checkpoint: Checkpoint) -> Matching:
     findings = [*checkpoint.diagnostics, *counts.diagnostics]
     if checkpoint.complete:  # a broken file may hold what is missing
         findings += missing(absent, manifest.weights)
-    findings += faults.diagnostics()
+    findings += checkpoint.located(faults.diagnostics())
     findings += unexpected([name for name in extra if name not in counts.surplus], manifest.weights)
     return Matching(tuple(bindings), tuple(findings), unused, unused_bytes)
 

@@ -100,6 +100,7 @@ def test_random_fp4_has_the_wanted_deviation(tmp_path, width):
 
 def test_same_bytes_elsewhere_other_bytes_for_another_seed(made, plan, tmp_path):
     folder, _ = made
+    (tmp_path / "deep").mkdir()
     synth(plan, CONFIG, tmp_path / "deep" / "again", seed=7)
     synth(plan, CONFIG, tmp_path / "other", seed=8)
     same, other = contents(tmp_path / "deep" / "again"), contents(tmp_path / "other")

@@ -331,7 +331,7 @@ specs come to hundreds of gigabytes.
 A random checkpoint is written beside its place and moved there when it is whole, so that no half of one is ever
 taken for a checkpoint. It never replaces files.
 
-**Way out**: name a folder that does not exist or is empty, on a disk with room.
+**Way out**: name a folder that does not exist or is empty, inside one that does, on a disk with room.
 """,
     ),
     _code(
