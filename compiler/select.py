@@ -21,6 +21,7 @@ from dsv41c.kernels.catalog import CARRIERS, OPS, STATE_KINDS
 
 SOURCE = "<--select>"
 _ITEM = re.compile(r"(?P<before>\+{0,2})(?P<atom>[^+]+?)(?P<after>\+{0,2})")
+_NEARLY_LAYERS = re.compile(r"(?:layers?[.@_]?L?|L)([0-9]{1,9}(?:-[0-9]{1,9})?)((?:\.(?:attn|ffn))?)", re.I)
 _LAYERS = re.compile(r"layers\.([0-9]{1,9})(?:-([0-9]{1,9}))?(?:\.(attn|ffn))?")
 
 
@@ -175,7 +176,10 @@ def _names_nothing(graph: Graph, item: Item, known: Sequence[str]) -> Diagnostic
     near = get_close_matches(item.atom, known, n=3, cutoff=0.6)
     facts = []
     layers = [op.layer for op in graph.ops if op.layer is not None]
-    if item.atom.startswith("layers") and layers:
+    layer = _meant_layers(item.atom, set(layers))
+    if layer is not None:
+        near = [layer]
+    elif item.atom.startswith("layers") and layers:
         facts.append(("layers of this graph", f"{min(layers)}-{max(layers)}"))
         near = []
     if item.atom.startswith(("device:", "kind:")):
@@ -188,6 +192,15 @@ def _names_nothing(graph: Graph, item: Item, known: Sequence[str]) -> Diagnostic
         help_text = "`dsv41c graph SPEC --format text` lists every op and value"
     message = f"`{item.atom}` names nothing in the graph of `{graph.name}`"
     return Diagnostic("DSV151", message, item.span, facts=tuple(facts), help=help_text)
+
+
+def _meant_layers(atom: str, layers: set[int]) -> str | None:
+    """`layers.3` for `layer.3`, `layer3`, `L3` and the like, where there are such layers."""
+    match = _NEARLY_LAYERS.fullmatch(atom)
+    if match is None or not {int(number) for number in match[1].split("-")} <= layers:
+        return None
+    meant = f"layers.{match[1]}{match[2]}"
+    return meant if meant != atom else None
 
 
 # --- before and after -------------------------------------------------------------------------------------------------

@@ -28,13 +28,17 @@ BOUNDS: Mapping[str, float] = {"f32": 1e-5, "bf16": 2**-7}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far one value is from the reference: the measure of `distance`, and the bound it has to keep."""
+    """How far one value is from the reference: the measure of `distance`, and the bound it has to keep.
+
+    `forms` are the dtype and shape it has and those of the reference, where they differ and nothing can be measured.
+    """
 
     value: str
     step: int
     positions: tuple[int, int]
     distance: float
     bound: float
+    forms: tuple[str, str] | None = None
 
     @property
     def inside(self) -> bool:
@@ -107,7 +111,9 @@ class Comparer:
         if value in self.engine.pools.storage_of:  # rows that nobody wrote yet may hold anything, NaN too
             never = got.isnan() & expected.isnan()
             got, expected = got.masked_fill(never, 0), expected.masked_fill(never, 0)
-        difference = Difference(value, self.steps, positions, distance(got, expected), bound)
+        forms = _form(got), _form(expected)
+        differing = forms if forms[0] != forms[1] else None
+        difference = Difference(value, self.steps, positions, distance(got, expected), bound, differing)
         self.values += 1
         if not difference.inside:
             self.first = self.first or difference
@@ -133,6 +139,10 @@ def distance(got: Tensor, expected: Tensor) -> float:
     return torch.nan_to_num(apart, nan=float("inf"), posinf=float("inf")).max().item() / scale
 
 
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
 def _compared(engine: Engine, until: str | None) -> list[str]:
     """Ids of all values, session state included, in the order of the ops, up to and with `until`."""
     order = [value for ops in engine.executor.ops.values() for op in ops for value in op.writes.values()]
@@ -145,9 +155,12 @@ def _compared(engine: Engine, until: str | None) -> list[str]:
 
 def _finding(first: Difference) -> Diagnostic:
     start, end = first.positions
+    message = f"`{first.value}` is {first.distance:.3g} from the reference, past its bound of {first.bound:.3g}"
+    if first.forms is not None:
+        message = f"`{first.value}` is {first.forms[0]}, and the reference's is {first.forms[1]}"
     return Diagnostic(
         "DSV866",
-        f"`{first.value}` is {first.distance:.3g} from the reference, past its bound of {first.bound:.3g}",
+        message,
         facts=(("positions", f"{start} to {end}"), ("step", str(first.step))),
         help="look at the op that writes it; every value before it keeps its bound",
     )

@@ -14,6 +14,7 @@ from dsv41c.compiler.cli.files import expect_parent
 from dsv41c.compiler.cli.parsing import UsageError
 from dsv41c.diagnostics import UserFault
 from dsv41c.report.escape import escape
+from dsv41c.words import counted
 
 if TYPE_CHECKING:
     from dsv41c.compiler.plan import Plan
@@ -24,10 +25,14 @@ FORMAT = "dsv41c.compile/1.0"
 
 def work(arguments: Namespace, console: Console) -> int:
     """Write the plan, or with --check and --dry-run say what writing would change."""
+    if arguments.output is None and arguments.check:
+        raise UsageError("`--check` compares with a plan that is there; give its folder with `-o DIR`")
     if arguments.output is None and not arguments.dry_run:
         raise UsageError("give the plan's folder with `-o DIR`, or `--dry-run` to write nothing")
     if arguments.output == "-":
         raise UsageError("a plan is a folder and cannot go to standard output; give `-o DIR`")
+    if not arguments.check and not arguments.dry_run:
+        expect_parent(arguments.output)
     plan = _compile(arguments, console)
     folder = None if arguments.output is None else Path(arguments.output)
     if arguments.check and folder is not None:
@@ -57,7 +62,6 @@ def _write(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> 
     from dsv41c.compiler.plan import write_plan
     from dsv41c.compiler.plan.folder import stale
 
-    expect_parent(str(folder))
     changes = _changes(plan, folder)
     fresh = not folder.exists()
     differs = fresh or bool(stale(plan.files, folder))
@@ -66,7 +70,7 @@ def _write(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> 
     if arguments.json:
         console.result(_json(plan, folder, written=differs, changes=changes))
     what = "wrote" if fresh else "rewrote" if differs else "left as it was:"
-    console.say(f"{what} {escape(str(folder))} ({len(plan.files)} files)")
+    console.say(f"{what} {escape(str(folder))} ({counted(len(plan.files), 'file')})")
     for line in summary.lines(plan.manifest):
         console.say(line)
     if changes is not None and changes.lines:
@@ -89,8 +93,19 @@ def _check(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> 
     if not differing:
         console.say(f"{escape(str(folder))} is up to date")
         return 0
-    console.say(f"{escape(str(folder))} is not up to date: {', '.join(differing)}")
+    console.say(_not_up_to_date(folder, differing))
     return FAILED
+
+
+def _not_up_to_date(folder: Path, differing: tuple[str, ...]) -> str:
+    from dsv41c.runtime.manifest import MANIFEST
+
+    shown = escape(str(folder))
+    if not folder.is_dir():
+        return f"there is no plan folder {shown}"
+    if not (folder / MANIFEST).is_file():
+        return f"{shown} is no plan: it has no {MANIFEST}"
+    return f"{shown} is not up to date: {', '.join(differing)}"
 
 
 def _dry_run(plan: Plan, folder: Path | None, arguments: Namespace, console: Console) -> int:

@@ -21,6 +21,10 @@ USAGE_CODES = frozenset(
 )
 
 
+# Of these, only what the command line names is usage: a spec that extends what is not there is a fault of the spec.
+_NAMED = frozenset({"DSV117", "DSV220"})
+
+
 class Refused(UserFault):
     """Findings of an input, with the texts that their spans point into."""
 
@@ -34,7 +38,13 @@ def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
     errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
     if not errors:
         return 0
-    return USAGE if all(error.code in USAGE_CODES for error in errors) else FAILED
+    return USAGE if all(_of_usage(error) for error in errors) else FAILED
+
+
+def _of_usage(error: Diagnostic) -> bool:
+    # A place inside a text has an end; a file or an argument as a whole has none.
+    in_a_text = error.code in _NAMED and error.span is not None and error.span.end_line > 0
+    return error.code in USAGE_CODES and not in_a_text
 
 
 def show(console: Console, diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> None:

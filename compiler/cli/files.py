@@ -48,6 +48,18 @@ def expect_parent(path: str) -> None:
         raise cannot_write(path, reason(error)) from None
 
 
+def expect_no_other(path: str, text: str, help_text: str) -> None:
+    """Raise `UserFault` (DSV154) where a file holds something else than a text that is about to replace it."""
+    if path == "-" or not Path(path).exists():
+        return
+    try:
+        same = Path(path).read_bytes() == text.encode()
+    except OSError as error:
+        raise cannot_write(path, reason(error)) from None
+    if not same:
+        raise cannot_write(path, "it is there with another text, perhaps edited by hand", help_text)
+
+
 def write_text(path: str, text: str, console: Console) -> None:
     """Write a text to a file, whole or not at all, or to standard output."""
     if path == "-":

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import exit_code, show
-from dsv41c.compiler.cli.files import expect_writable, write_text
+from dsv41c.compiler.cli.files import expect_no_other, expect_writable, write_text
 from dsv41c.diagnostics import has_errors
 from dsv41c.report.escape import escape
 
@@ -26,6 +26,8 @@ def work(arguments: Namespace, console: Console) -> int:
     if arguments.json and arguments.output == "-":
         console.result(json.dumps({"format": "dsv41c.import/1.0", "spec": text}, ensure_ascii=False) + "\n")
         return 0
+    if not arguments.force:
+        expect_no_other(arguments.output, text, "give another name, or `--force` to replace it")
     write_text(arguments.output, text, console)
     if arguments.output != "-":
         if arguments.json:

@@ -117,7 +117,9 @@ def _json(parser: argparse.ArgumentParser) -> None:
 def _validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", metavar="SPEC", nargs="+", help="files, `-`, or names of shipped specs")
     _overrides(parser)
-    parser.add_argument("--checkpoint", metavar="DIR", help="also match the weights, from the files' headers alone")
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=_path, help="also match the weights, from the files' headers alone"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--format", choices=DIAGNOSTIC_FORMATS, default="text", help="form of the report (default: text)")
     form.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
@@ -125,9 +127,11 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 
 def _compile(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
-    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the plan; an older plan there is replaced")
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 if the plan in DIR is not up to date"
+        "-o", "--output", metavar="DIR", type=_path, help="folder of the plan; an older plan there is replaced"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if DIR does not hold this very plan"
     )
     parser.add_argument("--dry-run", action="store_true", help="write nothing; list what would be written")
     _json(parser)
@@ -150,12 +154,14 @@ def _graph(parser: argparse.ArgumentParser) -> None:
         help="a node a layer, or every op and value (default: layer for dot and mermaid, op for text and json)",
     )
     parser.add_argument("--hide", metavar="KINDS", type=_kinds, default=(), help="leave out states of these kinds")
-    parser.add_argument("-o", "--output", metavar="F", default="-", help="file to write (default: standard output)")
+    parser.add_argument(
+        "-o", "--output", metavar="F", type=_path, default="-", help="file to write (default: standard output)"
+    )
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", help="a plan folder made by `compile`")
-    parser.add_argument("--checkpoint", metavar="DIR", required=True, help="folder of the checkpoint")
+    parser.add_argument("plan", metavar="PLAN", type=_path, help="a plan folder made by `compile`")
+    parser.add_argument("--checkpoint", metavar="DIR", type=_path, required=True, help="folder of the checkpoint")
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="text to go on from; `-` reads it from standard input")
     prompt.add_argument("--chat", metavar="TEXT", help="a user's message, in the official chat format")
@@ -165,11 +171,11 @@ def _run(parser: argparse.ArgumentParser) -> None:
         "-n", metavar="N", type=_count, default=32, dest="count", help="tokens to generate (default: 32)"
     )
     parser.add_argument("--temperature", metavar="T", type=_fraction(1000.0), default=0.0, help="0 (default) is greedy")
-    parser.add_argument("--top-p", metavar="P", type=_fraction(1.0), default=1.0, help="sample from the likeliest P")
+    parser.add_argument("--top-p", metavar="P", type=_fraction(1.0), help="sample from the likeliest P (default: 1)")
     parser.add_argument("--seed", metavar="S", type=_count, help="seed of sampling (default: a new one, which is told)")
     parser.add_argument("--chunk", metavar="N", type=_positive, help="feed the prompt in pieces of N tokens")
-    parser.add_argument("--logits-out", metavar="F", help="write `logits` of every position as safetensors")
-    parser.add_argument("--states-out", metavar="F", help="write every layer's states as safetensors")
+    parser.add_argument("--logits-out", metavar="F", type=_path, help="write `logits` of every position as safetensors")
+    parser.add_argument("--states-out", metavar="F", type=_path, help="write every layer's states as safetensors")
     parser.add_argument("--compare", choices=("reference",), help="compare every value with the reference kernels'")
     parser.add_argument("--until", metavar="VALUE", help="with --compare: stop after this value")
     parser.add_argument("--allow-edited", action="store_true", help="run a changed plan, with a warning")
@@ -185,20 +191,30 @@ def _import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", metavar="CONFIG.json", help="a model's config.json, in any of its official forms, or `-`"
     )
-    parser.add_argument("-o", "--output", metavar="SPEC", default="-", help="file to write (default: standard output)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="SPEC",
+        type=_path,
+        default="-",
+        help="file to write (default: standard output); one with other text is left alone",
+    )
+    parser.add_argument("--force", action="store_true", help="replace a file with other text, hand edits and all")
     _json(parser)
 
 
 def _synth(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
-    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder of the checkpoint; new or empty")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=_path, required=True, help="folder of the checkpoint; new or empty"
+    )
     parser.add_argument("--seed", metavar="N", type=_count, default=0, help="seed of the weights (default: 0)")
     parser.add_argument("--max-bytes", metavar="N", type=_positive, help="largest size to write (default: 8 GiB)")
     _json(parser)
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", help="a plan folder made by `compile`")
+    parser.add_argument("plan", metavar="PLAN", type=_path, help="a plan folder made by `compile`")
     _json(parser)
 
 
@@ -220,6 +236,12 @@ def _assignment(text: str) -> str:
     path, equals, _ = text.partition("=")
     if not equals or not path.strip():
         raise argparse.ArgumentTypeError(f"`{text}` is not PATH=VALUE")
+    return text
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
     return text
 
 

@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import FAILED, show
 from dsv41c.compiler.cli.files import expect_plan, expect_writable, read_text
 from dsv41c.compiler.cli.parsing import UsageError
+from dsv41c.words import counted
 
 if TYPE_CHECKING:
     from dsv41c.runtime.compare import Comparison
@@ -27,6 +29,8 @@ def work(arguments: Namespace, console: Console) -> int:
     """Run it. The result is the generated text, or the generated ids where ids were given."""
     if arguments.until is not None and arguments.compare is None:
         raise UsageError("`--until` says where a comparison stops; give `--compare reference` with it")
+    if arguments.top_p is not None and not arguments.temperature:
+        raise UsageError("`--top-p` does nothing at temperature 0, the default; give `--temperature T` with it")
     expect_plan(arguments.plan)
     for path in (arguments.logits_out, arguments.states_out):
         if path is not None:
@@ -40,7 +44,7 @@ def work(arguments: Namespace, console: Console) -> int:
     options = RunOptions(
         n=arguments.count,
         temperature=arguments.temperature,
-        top_p=arguments.top_p,
+        top_p=1.0 if arguments.top_p is None else arguments.top_p,
         seed=arguments.seed,
         chunk=arguments.chunk,
         logits_out=_path(arguments.logits_out),
@@ -130,10 +134,13 @@ def _data(result: RunResult) -> dict[str, object]:
     }
     if result.comparison is not None:
         first = result.comparison.first
+        outside = None if first is None else asdict(first)
+        if outside is not None and not isfinite(outside["distance"]):
+            outside["distance"] = None  # JSON has no infinity
         data["comparison"] = {
             "values": result.comparison.values,
             "steps": result.comparison.steps,
-            "first_outside": None if first is None else asdict(first),
+            "first_outside": outside,
         }
     return data
 
@@ -141,7 +148,7 @@ def _data(result: RunResult) -> dict[str, object]:
 def _speeds(result: RunResult) -> str:
     seconds = result.timings
     parts = [f"loaded in {seconds.get('load', 0.0):.2f} s"]
-    parts.append(f"{len(result.prompt_ids)} tokens read in {seconds.get('prefill', 0.0):.2f} s")
+    parts.append(f"{counted(len(result.prompt_ids), 'token')} read in {seconds.get('prefill', 0.0):.2f} s")
     fed = len(result.ids) - 1
     if fed > 0 and seconds.get("decode"):
         parts.append(f"{len(result.ids)} written, {fed / seconds['decode']:.1f} a second")
@@ -149,7 +156,7 @@ def _speeds(result: RunResult) -> str:
 
 
 def _compared(comparison: Comparison) -> str:
-    counts = f"compared {comparison.values} values in {comparison.steps} steps"
+    counts = f"compared {counted(comparison.values, 'value')} in {counted(comparison.steps, 'step')}"
     if comparison.first is not None:
         return f"{counts}: `{comparison.first.value}` is the first outside its bound"
     worst = comparison.worst

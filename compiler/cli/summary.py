@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dsv41c.words import layers, size
+from dsv41c.words import counted, layers, size
 
 if TYPE_CHECKING:
     from dsv41c.runtime.manifest import Manifest
@@ -49,11 +49,12 @@ def weight_bytes(manifest: Manifest) -> int:
 
 def lines(manifest: Manifest) -> list[str]:
     """The same for a person."""
+    parts = ((manifest.ops, "op"), (manifest.values, "value"), (manifest.regions, "region"))
     rows = [
-        ("model", f"{manifest.name}: {manifest.model.n_layers} layers, dim {manifest.model.dim}"),
+        ("model", f"{manifest.name}: {counted(manifest.model.n_layers, 'layer')}, dim {manifest.model.dim}"),
         ("numerics", ", ".join(f"{name} {value}" for name, value in manifest.numerics.model_dump().items())),
-        ("graph", f"{len(manifest.ops)} ops, {len(manifest.values)} values, {len(manifest.regions)} regions"),
-        ("weights", f"{len(manifest.weights)} roles, {size(weight_bytes(manifest))} in the checkpoint"),
+        ("graph", ", ".join(counted(len(part), noun) for part, noun in parts)),
+        ("weights", f"{counted(len(manifest.weights), 'role')}, {size(weight_bytes(manifest))} in the checkpoint"),
     ]
     runtime = manifest.runtime
     rows.append(("sessions", f"up to {runtime.max_sessions} of {runtime.max_context} tokens; state of each:"))

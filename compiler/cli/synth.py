@@ -6,6 +6,7 @@ import json
 from argparse import Namespace
 
 from dsv41c.compiler.cli.console import Console
+from dsv41c.compiler.cli.files import expect_parent
 from dsv41c.compiler.cli.specs import sound_spec
 from dsv41c.report.escape import escape
 from dsv41c.words import counted, size
@@ -13,6 +14,7 @@ from dsv41c.words import counted, size
 
 def work(arguments: Namespace, console: Console) -> int:
     """Write it; nothing stays behind on failure."""
+    expect_parent(arguments.output)
     loaded, spec = sound_spec(arguments, console)
     from dsv41c.compiler import compile_spec
     from dsv41c.compiler.importing.hf_config import to_hf_config

@@ -13,6 +13,7 @@ from dsv41c.compiler.cli.parsing import UsageError
 from dsv41c.compiler.cli.specs import load_spec
 from dsv41c.diagnostics import Diagnostic, UserFault, has_errors, ordered
 from dsv41c.report.escape import escape
+from dsv41c.words import counted
 
 if TYPE_CHECKING:
     from dsv41c.compiler.spec import Loaded
@@ -59,7 +60,6 @@ def _weights(loaded: Loaded, path: str, console: Console) -> tuple[Diagnostic, .
         matching = match(manifest, checkpoint)
     if not matching.failed:
         unused = f", {matching.unused_count} of parts that the text model does not use" if matching.unused else ""
-        console.say(
-            f"{escape(str(path))}: {len(checkpoint.tensors)} tensors for {len(matching.bindings)} weights{unused}"
-        )
+        counts = f"{counted(len(checkpoint.tensors), 'tensor')} for {counted(len(matching.bindings), 'weight')}"
+        console.say(f"{escape(str(path))}: {counts}{unused}")
     return matching.diagnostics

@@ -7,6 +7,7 @@ ignored in silence; one that is known to say nothing about the text backbone is.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,7 @@ from dsv41c.compiler.source import MAX_BYTES, POISON, Node, Poison, dotted, pars
 from dsv41c.compiler.spec.findings import head
 from dsv41c.compiler.spec.locate import Stdin, read_stdin
 from dsv41c.compiler.spec.models import FORMAT
+from dsv41c.compiler.spec.near import config_hint
 from dsv41c.compiler.spec.validate import validate
 from dsv41c.compiler.spec.write import to_yaml
 from dsv41c.diagnostics import Diagnostic, Label, Sink, Span, UserFault, ordered
@@ -61,10 +63,30 @@ def import_config(path: str, *, name: str = NAME, stdin: Stdin | None = None) ->
         sources[file] = data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
         document = parse(data, file)
     except UserFault as fault:
-        return Imported(None, ordered(fault.diagnostics), sources)
+        found = (_in_terms_of_configs(finding, path, sources.get(file)) for finding in fault.diagnostics)
+        return Imported(None, ordered(found), sources)
     sink.extend(document.diagnostics)
     text = _import(document.root, name, sink)
     return Imported(None if sink.failed else text, ordered(sink), sources)
+
+
+def _in_terms_of_configs(finding: Diagnostic, path: str, text: str | None) -> Diagnostic:
+    """What reading any text found, said of a config: configs are JSON, also where they are read as YAML."""
+    if text is None:
+        return config_hint(finding, path)
+    if finding.code == "DSV118":
+        return replace(finding, help="give the config.json of a model")
+    if finding.code not in ("DSV101", "DSV105"):
+        return finding
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        place = Span(path if path != "-" else "<stdin>", error.lineno, error.colno, error.lineno, error.colno + 1)
+        message = f"the config is not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
+        return Diagnostic("DSV101", message, place, help="check that it is whole, then commas, quotes and brackets")
+    except (ValueError, RecursionError):  # a number or a depth that Python refuses
+        return finding
+    return finding
 
 
 def _import(root: Node, name: str, sink: Sink) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.runtime.manifest import listed_files
+from dsv41c.words import counted
 
 # What tools leave in a folder of Python files; goes with the plan it lies in.
 _LEFT_OVER = ("__pycache__", ".ruff_cache")
@@ -26,7 +27,6 @@ def write(files: Mapping[str, str], folder: Path) -> None:
         _refuse_foreign(place, folder)
         if place.exists() and not stale(files, place):
             return
-        place.parent.mkdir(parents=True, exist_ok=True)
         _replace(files, place)
     except (OSError, ValueError, RuntimeError) as error:
         text = f"the plan cannot be written: {getattr(error, 'strerror', None) or error}"
@@ -63,7 +63,7 @@ def _refuse_foreign(place: Path, shown: Path) -> None:
         return
     ours = listed_files(place)
     if ours is None:
-        text = f"`{shown}` holds {len(found)} files and is not a plan"
+        text = f"`{shown}` holds {counted(len(found), 'file')} and is not a plan"
         facts = (("among them", ", ".join(sorted(found)[:5])),)
         raise UserFault([Diagnostic("DSV820", text, Span(str(shown)), facts=facts, help=help_text)])
     foreign = sorted(found - ours - set(_LEFT_OVER))

@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from dsv41c.compiler.source import MAX_BYTES, read_file, shown_key
+from dsv41c.compiler.spec.near import with_hint
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.report.escape import escape
 
@@ -45,7 +46,10 @@ def find(ref: str, stdin: Stdin | None = None, folder: str = "") -> Origin:
         return _shipped(ref, folder)
     if _looks_like_a_path(ref):
         path = Path(ref)
-        return Origin(read_file(path, ref), ref, _identity(path), path.parent)
+        try:
+            return Origin(read_file(path, ref), ref, _identity(path), path.parent)
+        except UserFault as fault:
+            raise UserFault([with_hint(fault.diagnostics[0], ref, shipped_names(folder))]) from None
     what = "target" if folder else "spec"
     raise UserFault([_unknown(ref, what, shipped_names(folder), Span("<command line>"))])
 
@@ -95,7 +99,7 @@ def _looks_like_a_path(ref: str) -> bool:
     if "/" in ref or "\\" in ref or ref.endswith((".yaml", ".yml", ".json")):
         return True
     try:
-        return Path(ref).is_file()
+        return bool(ref) and Path(ref).exists()
     except (OSError, ValueError):
         return False
 

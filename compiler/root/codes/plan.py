@@ -145,7 +145,7 @@ A compile replaces the whole folder, and this one holds files that the plan in i
         "plan-not-written",
         "the plan cannot be written there",
         """
-The system refused to make or rename the folder: no permission, no room, a name it does not take. The plan is written
+The system refused to make or rename the folder: no permission, no room, no folder to hold it. The plan is written
 beside its place first and renamed when it is whole, so nothing is left half done and an older plan is still there.
 
 **Way out**: choose a folder that you may write, on a disk with room.

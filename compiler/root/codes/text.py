@@ -9,7 +9,7 @@ CODES: tuple[Code, ...] = (
         "DSV101",
         "invalid-yaml",
         "error",
-        "the text is not valid YAML",
+        "the text is not valid YAML, or a config not valid JSON",
         "The parser could not make sense of the text at this place. The fault is often a line or two above: a\n"
         "missing colon, an entry that is indented differently from its neighbours, a bracket or a quote that is\n"
         "not closed.\n"

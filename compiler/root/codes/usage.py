@@ -66,7 +66,8 @@ The place given with `-o` cannot take the result: its parent folder does not exi
 full, or what is there was not written by `dsv41c` and is left alone. Nothing was written; a result is put in place
 whole or not at all.
 
-Make the parent folder first, or choose another place.
+Make the parent folder first, or choose another place. `import` also leaves a file with another text alone, since it may
+have been edited by hand; `--force` replaces it.
 """,
     ),
 )
