@@ -1,9 +1,10 @@
 """What validating and compiling cost: against starting Python with the libraries they need, and as a model grows.
 
-    python tests/bench/compile_cost.py [--repeat 7] [--layers 40,400,4000] [--json FILE]
+    python tests/bench/compile_cost.py [--repeat 5] [--layers 40,400,4000] [--json FILE]
 
 Everything is measured in one run, the commands by turns, and given as medians and ratios: seconds of one machine mean
-nothing on another. The grown models repeat the released model's layer pattern, engram layers among them.
+nothing on another. The grown models repeat the released model's layer pattern, engram layers among them. A row is
+printed when it is measured; with the defaults it all takes a minute or two.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 PATTERN = 40  # layers of the released model
 MODEL = "deepseek-v4.1-flash"
+LARGE = 1000  # layers from which a run takes so long that one tells as much as the median of three
 
 
 def grown_spec(layers: int) -> str:
@@ -57,13 +60,13 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def by_turns(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Median seconds of each, measured by turns after one round that is not counted."""
+def by_turns(works: dict[str, Callable[[], object]], repeat: int, *, warm: bool = True) -> dict[str, float]:
+    """Median seconds of each, measured by turns, with `warm` after one round that is not counted."""
     times: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(repeat + 1):
+    for turn in range(repeat + warm):
         for name, work in works.items():
             taken = seconds(work)
-            if turn:
+            if turn >= warm:
                 times[name].append(taken)
     return {name: statistics.median(taken) for name, taken in times.items()}
 
@@ -86,20 +89,17 @@ def ratios(repeat: int, folder: Path) -> dict[str, float]:
     )
 
 
-def growth(layers: Sequence[int], repeat: int, folder: Path) -> dict[str, dict[int, float]]:
-    """Seconds within a running process, by number of layers."""
+def growth(layers: Sequence[int], repeat: int, folder: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """By number of layers, one after the other: seconds of each command within a running process."""
     from dsv41c.compiler.cli import main
 
-    taken: dict[str, dict[int, float]] = {"validate": {}, "compile": {}}
     for count in layers:
         file = folder / f"grown{count}.yaml"
         file.write_text(grown_spec(count))
         arguments = {"validate": [str(file)], "compile": [str(file), "-o", str(folder / f"grown{count}.plan")]}
-        for verb, more in arguments.items():
-            taken[verb][count] = by_turns({verb: lambda verb=verb, more=more: quietly(main, [verb, *more])}, repeat)[
-                verb
-            ]
-    return taken
+        works = {verb: partial(quietly, main, [verb, *more]) for verb, more in arguments.items()}
+        large = count >= LARGE
+        yield count, by_turns(works, 1 if large else repeat, warm=not large)
 
 
 def quietly(main: Callable[[list[str]], int], argv: list[str]) -> None:
@@ -128,30 +128,38 @@ def report(whole: dict[str, float], grown: dict[str, dict[int, float]]) -> dict[
     }
 
 
-def table(whole: dict[str, float], grown: dict[str, dict[int, float]]) -> str:
-    """The numbers for a person."""
-    lines = [f"{'command on ' + MODEL:34} {'seconds':>8} {'of imports':>10}"]
-    lines += [f"{name:34} {taken:8.3f} {taken / whole['imports']:9.2f}x" for name, taken in whole.items()]
-    lines += ["", f"{'layers':>8} {'validate':>10} {'compile':>10}   seconds in a running process"]
-    lines += [f"{n:8} {grown['validate'][n]:10.3f} {grown['compile'][n]:10.3f}" for n in grown["validate"]]
-    if len(grown["validate"]) > 1:
-        powers = " ".join(f"{exponent(taken):10.2f}" for taken in grown.values())
-        lines.append(f"{'power':>8} {powers}   1.00 is linear")
-    return "\n".join(lines)
+def show_commands(whole: dict[str, float]) -> None:
+    """The rows of whole commands."""
+    print(f"{'command on ' + MODEL:34} {'seconds':>8} {'of imports':>10}")
+    for name, taken in whole.items():
+        print(f"{name:34} {taken:8.3f} {taken / whole['imports']:9.2f}x", flush=True)
+
+
+def show_growth(rows: Iterable[tuple[int, dict[str, float]]]) -> dict[str, dict[int, float]]:
+    """The rows of grown models, each as it comes; the same, by command."""
+    print(f"\n{'layers':>8} {'validate':>10} {'compile':>10}   seconds in a running process", flush=True)
+    grown: dict[str, dict[int, float]] = {"validate": {}, "compile": {}}
+    for count, row in rows:
+        print(f"{count:8} {row['validate']:10.3f} {row['compile']:10.3f}", flush=True)
+        for verb, taken in row.items():
+            grown[verb][count] = taken
+    if len(grown["compile"]) > 1:
+        print(f"{'power':>8} {' '.join(f'{exponent(taken):10.2f}' for taken in grown.values())}   1.00 is linear")
+    return grown
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=5, help="rounds of the commands; fewer for grown models")
     parser.add_argument("--layers", default="40,400,4000", help="sizes of the grown models")
     parser.add_argument("--json", metavar="FILE", help="write the numbers as JSON")
     arguments = parser.parse_args(argv)
     layers = [int(word) for word in arguments.layers.split(",")]
     with tempfile.TemporaryDirectory() as name:
         whole = ratios(arguments.repeat, Path(name))
-        grown = growth(layers, max(1, arguments.repeat // 3), Path(name))
-    print(table(whole, grown))
+        show_commands(whole)
+        grown = show_growth(growth(layers, min(3, arguments.repeat), Path(name)))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report(whole, grown), indent=2) + "\n")
     return 0
