@@ -45,11 +45,11 @@ def _clash(flow: Flow, source: int, readers: list[int]) -> Diagnostic:
         ratio_fact(flow, source),
         ratio_fact(flow, first),
     )
-    way_out = (
+    help_text = (
         f"make the last KV source the candidate source, leave out `candidate_source_layer`, "
         f"or take {ours} out of `kv_source_layers`"
     )
-    return Diagnostic("DSV408", message, flow.made_place("candidates", source), tuple(labels), facts, way_out)
+    return Diagnostic("DSV408", message, flow.made_place("candidates", source), tuple(labels), facts, help_text)
 
 
 def candidate_source_without_keys(flow: Flow, ledger: Ledger) -> None:
@@ -64,11 +64,11 @@ def candidate_source_without_keys(flow: Flow, ledger: Ledger) -> None:
         message = f"layer {layer} is the candidate source and no {' and no '.join(role[name] for name in missing)}"
         both = flow.producers["index_k"]
         where = " and ".join(f"`{name}`" for name in missing)
-        way_out = f"add {layer} to {where}" + (f", or name one of {runs(both)} instead" if both else "")
+        help_text = f"add {layer} to {where}" + (f", or name one of {runs(both)} instead" if both else "")
         facts = tuple((f"layers.{name}", listing(flow.producers[kind])) for kind, name in _SOURCE_LISTS)
         place = flow.made_place("candidates", layer)
         ledger.report(
-            Diagnostic("DSV407", message, place, facts=facts, help=way_out),
+            Diagnostic("DSV407", message, place, facts=facts, help=help_text),
             [listed("candidate_source_layer"), made("candidates", layer)],
         )
 
@@ -94,9 +94,9 @@ def never_read(flow: Flow, ledger: Ledger) -> None:
 
 def _unread_candidates(flow: Flow, ledger: Ledger, layer: int) -> None:
     message = f"no layer reads `candidates@L{layer}`: no index source comes after the candidate source"
-    way_out = "leave out `candidate_source_layer`, or add a later index source"
+    help_text = "leave out `candidate_source_layer`, or add a later index source"
     facts = (("layers.index_source_layers", listing(flow.producers["topk"])),)
-    ledger.report(Diagnostic("DSV410", message, flow.made_place("candidates", layer), facts=facts, help=way_out))
+    ledger.report(Diagnostic("DSV410", message, flow.made_place("candidates", layer), facts=facts, help=help_text))
 
 
 def _unread(flow: Flow, ledger: Ledger, layer: int, kinds: list[str]) -> None:
@@ -109,9 +109,9 @@ def _unread(flow: Flow, ledger: Ledger, layer: int, kinds: list[str]) -> None:
         if reader >= layer and flow.nearest(kind, reader) == layer and (kind, reader) in flow.named
     ]
     facts = tuple((f"layer {layer} makes", STATE[kind]) for kind in kinds)
-    way_out = f"let a layer read {what}, or take {layer} out of the source list"
+    help_text = f"let a layer read {what}, or take {layer} out of the source list"
     place = flow.made_place(kinds[0], layer)
     ledger.report(
-        Diagnostic("DSV409", message, place, tuple(labels[:3]), facts, way_out),
+        Diagnostic("DSV409", message, place, tuple(labels[:3]), facts, help_text),
         [made(kind, layer) for kind in kinds],
     )

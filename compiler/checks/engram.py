@@ -23,15 +23,15 @@ def engram_without_part(view: View, ledger: Ledger) -> None:
         if len(wanted) == 1:
             message = message.replace("have", "has", 1)
         facts = (("layers.engram_layers", listing(wanted)),)
-        way_out = "add an `engram` section, or leave out `engram_layers`"
+        help_text = "add an `engram` section, or leave out `engram_layers`"
         place = view.place("layers", _LIST)
-        ledger.report(Diagnostic("DSV306", message, place, facts=facts, help=way_out), [listed(_LIST), listed(_ROWS)])
+        ledger.report(Diagnostic("DSV306", message, place, facts=facts, help=help_text), [listed(_LIST), listed(_ROWS)])
     elif not wanted and view.engram is not None:
         message = "the spec has an `engram` section, and no layer has an engram"
         facts = (("layers.engram_layers", "[]"),)
-        way_out = "name the layers in `layers.engram_layers`, or write `engram: null`"
+        help_text = "name the layers in `layers.engram_layers`, or write `engram: null`"
         span = view.loaded.spans.key(("engram",))
-        ledger.report(Diagnostic("DSV306", message, span, facts=facts, help=way_out), [listed(_LIST), listed(_ROWS)])
+        ledger.report(Diagnostic("DSV306", message, span, facts=facts, help=help_text), [listed(_LIST), listed(_ROWS)])
 
 
 def engram_lists_disagree(view: View, ledger: Ledger) -> None:
@@ -44,9 +44,9 @@ def engram_lists_disagree(view: View, ledger: Ledger) -> None:
     message = f"`num_embeddings` has {given} entries, `engram_layers` has {wanted}"
     labels = (Label(view.place("layers", _LIST), f"{wanted} engram layers"),)
     facts = (("layers.engram_layers", listing(view.layers.engram_layers)),)
-    way_out = "give the rows of each engram layer's table, in the order of `engram_layers`"
+    help_text = "give the rows of each engram layer's table, in the order of `engram_layers`"
     place = view.place("engram", _ROWS)
-    ledger.report(Diagnostic("DSV305", message, place, labels, facts, way_out), [listed(_ROWS)])
+    ledger.report(Diagnostic("DSV305", message, place, labels, facts, help_text), [listed(_ROWS)])
 
 
 def rows_differ(view: View, ledger: Ledger) -> None:
@@ -62,9 +62,9 @@ def rows_differ(view: View, ledger: Ledger) -> None:
             ("engram.n_heads", str(engram.n_heads)),
             ("engram layers", str(len(engram_layers))),
         )
-        way_out = "use fewer heads, n-gram sizes or engram layers"
+        help_text = "use fewer heads, n-gram sizes or engram layers"
         place = view.loaded.spans.key(("engram",))
-        ledger.report(Diagnostic("DSV308", message, place, facts=facts, help=way_out))
+        ledger.report(Diagnostic("DSV308", message, place, facts=facts, help=help_text))
         return
     constants = hash_constants(engram, engram_layers)
     wrong = [index for index, layer in enumerate(constants) if layer.rows != engram.num_embeddings[index]]
@@ -87,7 +87,7 @@ def rows_differ(view: View, ledger: Ledger) -> None:
         ),
     )
     shown = ", ".join(map(str, expected[:16])) + (", …" if len(expected) > 16 else "")
-    way_out = f"write `num_embeddings: [{shown}]`, or mend `vocab_size`, `n_heads` or `max_ngram_size`"
+    help_text = f"write `num_embeddings: [{shown}]`, or mend `vocab_size`, `n_heads` or `max_ngram_size`"
     place = view.place("engram", _ROWS, first)
     labels = (Label(view.place("engram", "vocab_size"), "primes are searched from here"),)
-    ledger.report(Diagnostic("DSV307", message, place, labels, facts, way_out))
+    ledger.report(Diagnostic("DSV307", message, place, labels, facts, help_text))

@@ -39,8 +39,8 @@ def _no_layer(name: str, key: str, place: Span, layer: int, end: int | None) -> 
         return Diagnostic("DSV301", message, place, facts=((key, str(layer)),), help="name a layer of the backbone")
     message = f"`{name}` names layer {layer}, the backbone has layers 0 to {end - 1}"
     facts = ((key, str(layer)), ("model.n_layers", str(end)))
-    way_out = f"name a layer from 0 to {end - 1}" + ("; layers are zero-based" if layer == end else "")
-    return Diagnostic("DSV301", message, place, facts=facts, help=way_out)
+    help_text = f"name a layer from 0 to {end - 1}" + ("; layers are zero-based" if layer == end else "")
+    return Diagnostic("DSV301", message, place, facts=facts, help=help_text)
 
 
 def repeated(view: View, ledger: Ledger) -> None:
@@ -53,9 +53,9 @@ def repeated(view: View, ledger: Ledger) -> None:
             message = f"`{name}` names layer {layer} twice"
             labels = (Label(view.place("layers", name, first[layer]), "named here first"),)
             facts = ((f"layers.{name}[{first[layer]}]", str(layer)), (f"layers.{name}[{index}]", str(layer)))
-            way_out = "remove one of the two, or name the layer that was meant"
+            help_text = "remove one of the two, or name the layer that was meant"
             place = view.place("layers", name, index)
-            ledger.report(Diagnostic("DSV302", message, place, labels, facts, way_out), [listed(name)])
+            ledger.report(Diagnostic("DSV302", message, place, labels, facts, help_text), [listed(name)])
 
 
 def unsorted(view: View, ledger: Ledger) -> None:
@@ -80,11 +80,11 @@ def _disorder(view: View, ledger: Ledger, name: str, entry: tuple[int, int], bef
     message = f"`{name}` is not ascending: layer {entry[1]} comes after layer {before[1]}"
     labels = (Label(view.place("layers", name, before[0]), f"layer {before[1]}"),)
     facts = tuple((f"layers.{name}[{index}]", str(layer)) for index, layer in (before, entry))
-    way_out = "write the layers in ascending order"
+    help_text = "write the layers in ascending order"
     if name == "engram_layers":
-        way_out += ", and `engram.num_embeddings` with them"
+        help_text += ", and `engram.num_embeddings` with them"
     place = view.place("layers", name, entry[0])
-    ledger.report(Diagnostic("DSV303", message, place, labels, facts, way_out))
+    ledger.report(Diagnostic("DSV303", message, place, labels, facts, help_text))
 
 
 def source_without_branch(view: View, ledger: Ledger) -> None:
@@ -108,7 +108,7 @@ def source_without_branch(view: View, ledger: Ledger) -> None:
         labels = [Label(place, f"also in `{name}`") for name, place in others]
         labels.append(Label(view.place("layers", "compress_ratios", layer), f"ratio of layer {layer}"))
         lists = " and ".join(f"`{name}`" for name in named)
-        way_out = f"give layer {layer} a ratio of 1 or more, or take it out of {lists}"
+        help_text = f"give layer {layer} a ratio of 1 or more, or take it out of {lists}"
         facts = ((f"layers.compress_ratios[{layer}]", "0"),)
         spoils = [*map(listed, named), *(read(kind, layer) for kind in SHARED_KINDS)]
-        ledger.report(Diagnostic("DSV304", message, first[1], tuple(labels), facts, way_out), spoils)
+        ledger.report(Diagnostic("DSV304", message, first[1], tuple(labels), facts, help_text), spoils)

@@ -47,15 +47,15 @@ def _named_read(view: View, flow: Flow, ledger: Ledger, layer: int, kind: str, s
             return
         message = f"`layers.reads` gives layer {layer} a source of {STATE[kind]}, which it does not read"
         label = Label(view.place("layers", "compress_ratios", layer), f"ratio of layer {layer}")
-        way_out = f"remove `{kind}` here; {_READERS[kind]}"
-        ledger.report(Diagnostic("DSV413", message, place, (label,), facts, way_out))
+        help_text = f"remove `{kind}` here; {_READERS[kind]}"
+        ledger.report(Diagnostic("DSV413", message, place, (label,), facts, help_text))
         return
     spoils = [read(kind, layer)]
     strictly = kind == "candidates"
     if source > layer or (strictly and source == layer):
         message = f"layer {layer} reads `{kind}@L{source}`, which is made after the read"
-        way_out = _way_out(flow, kind, layer)
-        ledger.report(Diagnostic("DSV411", message, place, facts=facts, help=way_out), spoils)
+        help_text = _way_out(flow, kind, layer)
+        ledger.report(Diagnostic("DSV411", message, place, facts=facts, help=help_text), spoils)
     elif not flow.produces(kind, source):
         if not ledger.sound(*map(listed, LISTS[kind])):
             ledger.spoil(spoils)

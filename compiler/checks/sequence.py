@@ -67,14 +67,14 @@ def _not_carried(graph: Graph, sublayer: Sublayer, op: Op, name: str, given: str
         ("its producer", f"`{producer.id}`" if producer else "the call's inputs"),
     )
     labels = () if producer is None else (Label(producer.span, f"`{given}` comes from here"),)
-    way_out = f"read `{expected}` at `{name}` of `{op.id}`"
+    help_text = f"read `{expected}` at `{name}` of `{op.id}`"
     if name == "streams":
         message = f"{sublayer.name} reads `{given}`, the streams before it are `{expected}`"
-        return Diagnostic("DSV428", message, op.span, labels, facts, way_out)
+        return Diagnostic("DSV428", message, op.span, labels, facts, help_text)
     own = producer is not None and producer in sublayer.readers
     what = "its own pre-mix" if own else "the pre-mix"
     message = f"{sublayer.name} collapses with {what} `{given}`, the one carried to it is `{expected}`"
-    return Diagnostic("DSV427", message, op.span, labels, facts, way_out)
+    return Diagnostic("DSV427", message, op.span, labels, facts, help_text)
 
 
 def private(graph: Graph, ledger: Ledger) -> None:
@@ -91,8 +91,8 @@ def private(graph: Graph, ledger: Ledger) -> None:
             message = f"`{op.id}` reads `{value_id}`, which belongs to `{owner}` alone"
             facts = ((f"owner of `{value_id}`", f"`{owner}`"), (f"owner of `{op.id}`", f"`{here}`"))
             labels = (Label(given.span, f"`{value_id}`"),)
-            way_out = f"read the `{name}` of `{here}`"
-            ledger.report(Diagnostic("DSV426", message, op.span, labels, facts, way_out), spoils_of_read(op, name))
+            help_text = f"read the `{name}` of `{here}`"
+            ledger.report(Diagnostic("DSV426", message, op.span, labels, facts, help_text), spoils_of_read(op, name))
 
 
 def _owner(graph: Graph, given: Value) -> str | None:
@@ -181,8 +181,8 @@ def unread(graph: Graph, ledger: Ledger) -> None:
             if given.kind in ("streams", "pre") or op.kind in CARRIERS:
                 message = f"`{op.id}` makes `{value_id}`, and no op reads it"
                 facts = (("kind", f"`{given.kind}`: {STATE_KINDS[given.kind].meaning}"),)
-                way_out = f"let an op read `{value_id}`, or leave out `{op.id}`"
-                ledger.report(Diagnostic("DSV409", message, op.span, facts=facts, help=way_out))
+                help_text = f"let an op read `{value_id}`, or leave out `{op.id}`"
+                ledger.report(Diagnostic("DSV409", message, op.span, facts=facts, help=help_text))
     for given in graph.inputs:
         base, stage = split_stage(given.id)
         after = base.removesuffix(".before") + stage
@@ -190,5 +190,5 @@ def unread(graph: Graph, ledger: Ledger) -> None:
             continue
         message = f"`{given.id}` is carried from call to call, and no op writes `{after}`"
         facts = (("kind", f"`{given.kind}`: {STATE_KINDS[given.kind].meaning}"),)
-        way_out = f"add the op that updates `{given.id}`"
-        ledger.report(Diagnostic("DSV431", message, given.span, facts=facts, help=way_out))
+        help_text = f"add the op that updates `{given.id}`"
+        ledger.report(Diagnostic("DSV431", message, given.span, facts=facts, help=help_text))

@@ -26,10 +26,10 @@ def source_without_selection(flow: Flow, ledger: Ledger) -> None:
         if layer in selecting or not ledger.sound(listed("index_source_layers")):
             continue
         message = f"layer {layer} is a KV source and makes no selection over the history it starts"
-        way_out = f"add {layer} to `index_source_layers`, or take it out of `kv_source_layers`"
+        help_text = f"add {layer} to `index_source_layers`, or take it out of `kv_source_layers`"
         facts = (("layers.index_source_layers", listing(flow.producers["topk"])),)
         ledger.report(
-            Diagnostic("DSV404", message, flow.made_place("compress_kv", layer), facts=facts, help=way_out),
+            Diagnostic("DSV404", message, flow.made_place("compress_kv", layer), facts=facts, help=help_text),
             [made("topk", layer), made("index_k", layer)],
         )
 
@@ -48,7 +48,7 @@ def reader_without_source(flow: Flow, ledger: Ledger) -> None:
     sources = flow.producers["compress_kv"]
     labels = [Label(flow.made_place("compress_kv", sources[0]), "the first KV source")] if sources else []
     first = readers[0]
-    way_out = (
+    help_text = (
         f"add {first} to `kv_source_layers` and `index_source_layers`, "
         f"or set the ratio of {layers(readers)} to 0 (no compressed branch)"
     )
@@ -59,7 +59,7 @@ def reader_without_source(flow: Flow, ledger: Ledger) -> None:
             flow.read_place("compress_kv", first),
             tuple(labels),
             (ratio_fact(flow, first), ("layers.kv_source_layers", listing(sources))),
-            way_out,
+            help_text,
         ),
         [read("compress_kv", layer) for layer in readers],
     )
@@ -92,14 +92,14 @@ def _ratio_finding(flow: Flow, kind: str, source: int, wrong: list[int]) -> Diag
     )
     labels = (Label(flow.made_place(kind, source), "the source"), Label(flow.ratio_place(source), f"ratio {own}"))
     if (kind, first) in flow.named:
-        way_out = f"name a source of ratio {theirs[0]} in `layers.reads[{first}].{kind}`"
+        help_text = f"name a source of ratio {theirs[0]} in `layers.reads[{first}].{kind}`"
     else:
-        way_out = (
+        help_text = (
             f"give {layers(wrong)} ratio {own}, or add {first} to `kv_source_layers` and `index_source_layers` "
             f"so that a history of ratio {flow.ratios[first]} starts there"
         )
     facts = (ratio_fact(flow, first), ratio_fact(flow, source))
-    return Diagnostic("DSV403", message, flow.read_place(kind, first), labels, facts, way_out)
+    return Diagnostic("DSV403", message, flow.read_place(kind, first), labels, facts, help_text)
 
 
 def index_source_without_keys(flow: Flow, ledger: Ledger) -> None:
@@ -114,10 +114,10 @@ def index_source_without_keys(flow: Flow, ledger: Ledger) -> None:
             ledger.spoil(spoils)
             continue
         message = f"layer {layer} is an index source, and no layer at or before it owns index keys to score"
-        way_out = "put a layer at or before it in both `kv_source_layers` and `index_source_layers`"
+        help_text = "put a layer at or before it in both `kv_source_layers` and `index_source_layers`"
         facts = (("layers that own index keys", listing(flow.producers["index_k"])),)
         ledger.report(
-            Diagnostic("DSV406", message, flow.read_place("index_k", layer), facts=facts, help=way_out), spoils
+            Diagnostic("DSV406", message, flow.read_place("index_k", layer), facts=facts, help=help_text), spoils
         )
 
 
@@ -137,10 +137,10 @@ def reader_without_selection(flow: Flow, ledger: Ledger) -> None:
         + plural(readers, "it", "them")
     )
     facts = (ratio_fact(flow, first), ("layers.index_source_layers", listing(flow.producers["topk"])))
-    way_out = f"add the KV source that {layers(readers)} {plural(readers, 'reads', 'read')} to `index_source_layers`"
+    help_text = f"add the KV source that {layers(readers)} {plural(readers, 'reads', 'read')} to `index_source_layers`"
     place = flow.read_place("topk", first)
     spoils = [read("topk", layer) for layer in readers]
-    ledger.report(Diagnostic("DSV402", message, place, facts=facts, help=way_out), spoils)
+    ledger.report(Diagnostic("DSV402", message, place, facts=facts, help=help_text), spoils)
 
 
 def selection_of_another_history(flow: Flow, ledger: Ledger) -> None:
@@ -184,10 +184,10 @@ def _clash(flow: Flow, selection: int, scored: int, history: int, readers: list[
         (f"keys that layer {selection} scores", f"index_k@L{scored}"),
         (f"history that layer {first} reads", f"compress_kv@L{history}"),
     )
-    way_out = f"let {layers(readers)} read a selection made over `index_k@L{history}`"
+    help_text = f"let {layers(readers)} read a selection made over `index_k@L{history}`"
     if flow.ratios.get(first) == flow.ratios.get(scored):
-        way_out += f", or read `compress_kv@L{scored}` with this one"
-    return Diagnostic("DSV405", message, place, tuple(labels), facts, way_out)
+        help_text += f", or read `compress_kv@L{scored}` with this one"
+    return Diagnostic("DSV405", message, place, tuple(labels), facts, help_text)
 
 
 def _by_source(flow: Flow, kind: str) -> dict[int, list[int]]:

@@ -19,9 +19,9 @@ def stages_and_devices(view: View, ledger: Ledger) -> None:
     message = f"`layer_ends` makes {counted(ends, 'stage')}, `devices` has {counted(devices, 'device')}"
     labels = (Label(view.place("placement", "devices"), counted(devices, "device")),)
     facts = (("placement.devices", str(devices)), ("placement.layer_ends", str(ends)))
-    way_out = "give each stage its device; a device may come again"
+    help_text = "give each stage its device; a device may come again"
     place = view.place("placement", "layer_ends")
-    ledger.report(Diagnostic("DSV503", message, place, labels, facts, way_out), [_STAGES])
+    ledger.report(Diagnostic("DSV503", message, place, labels, facts, help_text), [_STAGES])
 
 
 def stages_in_order(view: View, ledger: Ledger) -> None:
@@ -38,9 +38,9 @@ def stages_in_order(view: View, ledger: Ledger) -> None:
         message = f"stage {index} ends at layer {end} and holds no layer: {before}"
         facts = ((f"placement.layer_ends[{index}]", str(end)), ("layers placed before it", str(highest)))
         labels = (Label(view.place("placement", "layer_ends", index - 1), "the stage before"),) if index else ()
-        way_out = "write ascending ends, each the layer after the last one of its stage"
+        help_text = "write ascending ends, each the layer after the last one of its stage"
         place = view.place("placement", "layer_ends", index)
-        ledger.report(Diagnostic("DSV502", message, place, labels, facts, way_out))
+        ledger.report(Diagnostic("DSV502", message, place, labels, facts, help_text))
         return
 
 
@@ -56,14 +56,14 @@ def stages_cover(view: View, ledger: Ledger) -> None:
     index = beyond[0] if beyond else len(ends) - 1
     end = ends[index]
     if beyond:
-        message = f"stage {index} ends at layer {end}, the model has {layers} layers"
+        message = f"stage {index} ends at layer {end}, the model has {counted(layers, 'layer')}"
     else:
-        message = f"the last stage ends at layer {end}, the model has {layers} layers"
+        message = f"the last stage ends at layer {end}, the model has {counted(layers, 'layer')}"
     facts = ((f"placement.layer_ends[{index}]", str(end)), ("model.n_layers", str(layers)))
-    way_out = f"end the last stage at {layers}, and the others before it"
-    labels = (Label(view.place("model", "n_layers"), f"{layers} layers"),)
+    help_text = f"end the last stage at {layers}, and the others before it"
+    labels = (Label(view.place("model", "n_layers"), counted(layers, "layer")),)
     place = view.place("placement", "layer_ends", index)
-    ledger.report(Diagnostic("DSV501", message, place, labels, facts, way_out))
+    ledger.report(Diagnostic("DSV501", message, place, labels, facts, help_text))
 
 
 def one_family(view: View, ledger: Ledger) -> None:
@@ -77,7 +77,7 @@ def one_family(view: View, ledger: Ledger) -> None:
         message = f"stage {index} is on a `{family}` device, stage 0 on a `{families[0]}` device"
         labels = (Label(view.place("placement", "devices", 0), f"family `{families[0]}`"),)
         facts = tuple((f"placement.devices[{number}]", view.placement.devices[number]) for number in (0, index))
-        way_out = "place all stages on devices of one family"
+        help_text = "place all stages on devices of one family"
         place = view.place("placement", "devices", index)
-        ledger.report(Diagnostic("DSV504", message, place, labels, facts, way_out))
+        ledger.report(Diagnostic("DSV504", message, place, labels, facts, help_text))
         return

@@ -48,8 +48,8 @@ def signatures(graph: Graph, ledger: Ledger) -> None:
             ("weights and attributes", ", ".join((*entry.weights, *entry.optional_weights, *entry.attrs)) or "none"),
         )
         spoils = [fact for item in entry.reads for fact in spoils_of_read(op, item.name)]
-        way_out = "give the op the ports, weights and attributes of its kind"
-        ledger.report(Diagnostic("DSV423", message, op.span, facts=facts, help=way_out), spoils)
+        help_text = "give the op the ports, weights and attributes of its kind"
+        ledger.report(Diagnostic("DSV423", message, op.span, facts=facts, help=help_text), spoils)
 
 
 def _signature(op: Op) -> _Signature:
@@ -84,8 +84,8 @@ def two_producers(graph: Graph, ledger: Ledger) -> None:
         message = f"`{value_id}` has {len(who)} producers: {' and '.join(who[:6])}"
         labels = tuple(Label(op.span, f"written by `{op.id}`") for op in ops[1:3])
         facts = tuple((f"producer {number}", name) for number, name in enumerate(who[:6], 1))
-        way_out = "let one of them write it, and give the other value its own id"
-        ledger.report(Diagnostic("DSV421", message, ops[-1].span, labels, facts, way_out), [value(value_id)])
+        help_text = "let one of them write it, and give the other value its own id"
+        ledger.report(Diagnostic("DSV421", message, ops[-1].span, labels, facts, help_text), [value(value_id)])
     if len(graph.by_id) == len(graph.ops):
         return
     seen: set[str] = set()
@@ -124,10 +124,10 @@ def _unwritten(graph: Graph, value_id: str, readers: list[Op], near: list[str]) 
         return crossing(graph.values[base], readers)
     message = f"{who} {'read' if len(readers) > 1 else 'reads'} `{value_id}`, which no op writes"
     facts = tuple(("value of that name", f"`{other}`") for other in near)
-    way_out = (
+    help_text = (
         f"add the op that writes it, or read {joined([f'`{n}`' for n in near], 'or')}" if near else "add its producer"
     )
-    return Diagnostic("DSV420", message, readers[0].span, labels, facts, way_out)
+    return Diagnostic("DSV420", message, readers[0].span, labels, facts, help_text)
 
 
 def crossing(crossed: Value, readers: list[Op]) -> Diagnostic:
@@ -145,11 +145,11 @@ def crossing(crossed: Value, readers: list[Op]) -> Diagnostic:
     )
     carrier = STATE_KINDS[crossed.kind].crosses
     if carrier == "never":
-        way_out = f"{crossed.kind} stays on its stage: place the reader there"
+        help_text = f"{crossed.kind} stays on its stage: place the reader there"
     else:
         op = "transfer" if carrier == "chunk" else "mirror"
-        way_out = f"add a `{op}` of `{crossed.id}` to stage {stage}, or end a stage elsewhere"
-    return Diagnostic("DSV505", message, readers[0].span, labels, facts, way_out)
+        help_text = f"add a `{op}` of `{crossed.id}` to stage {stage}, or end a stage elsewhere"
+    return Diagnostic("DSV505", message, readers[0].span, labels, facts, help_text)
 
 
 def wrong_kind(graph: Graph, ledger: Ledger) -> None:
@@ -171,8 +171,8 @@ def wrong_kind(graph: Graph, ledger: Ledger) -> None:
                 has = f"`{given.kind}`" if given.kind != "temporary" else f"`{role}`"
                 message = f"`{op.id}` takes {what} at `{name}`, `{value_id}` is {has}"
                 facts = ((f"`{op.id}` reads at `{name}`", f"`{value_id}`"),)
-                way_out = f"read a {what} value at `{name}`"
-                finding = Diagnostic("DSV424", message, op.span, facts=facts, help=way_out)
+                help_text = f"read a {what} value at `{name}`"
+                finding = Diagnostic("DSV424", message, op.span, facts=facts, help=help_text)
                 ledger.report(finding, spoils_of_read(op, name))
         _wrong_writes(graph, op, ledger)
 
@@ -200,5 +200,5 @@ def _wrong_writes(graph: Graph, op: Op, ledger: Ledger) -> None:
                 f"`{op.id}` writes `{value_id}` of kind `{given.kind}`, which only {who} may write",
             )
         facts = ((f"kind of `{name}`", wanted), (f"kind of `{value_id}`", given.kind))
-        way_out = f"give `{value_id}` the kind `{wanted}`"
-        ledger.report(Diagnostic(code, message, op.span, facts=facts, help=way_out), [value(value_id)])
+        help_text = f"give `{value_id}` the kind `{wanted}`"
+        ledger.report(Diagnostic(code, message, op.span, facts=facts, help=help_text), [value(value_id)])
