@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsv41c.diagnostics import Diagnostic, UserFault
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.words import counted
 
 if TYPE_CHECKING:
     from dsv41c.runtime.engine import Engine
@@ -67,7 +68,7 @@ def no_room(manifest: Manifest, length: int, count: int) -> list[Diagnostic]:
     return [
         Diagnostic(
             "DSV851",
-            f"{count} tokens do not fit: the session holds {length} of {limit}, so {limit - length} more fit",
+            f"no room for {counted(count, 'token')}: the session holds {length} of {limit}, {limit - length} more fit",
             facts=(("runtime.max_context", str(limit)),),
             help="feed fewer tokens, reset the session, or compile the plan with a larger `runtime.max_context`",
         )
@@ -82,7 +83,7 @@ def no_slot(manifest: Manifest, free: int) -> list[Diagnostic]:
     return [
         Diagnostic(
             "DSV852",
-            f"all {limit} sessions are open",
+            "the one session is open" if limit == 1 else f"all {limit} sessions are open",
             facts=(("runtime.max_sessions", str(limit)),),
             help="close a session, or compile the plan with a larger `runtime.max_sessions`",
         )

@@ -23,6 +23,7 @@ def test_layers_agree_with_their_number() -> None:
 
 def test_counted_agrees_with_the_number() -> None:
     assert [words.counted(number, "tensor") for number in (0, 1, 2048)] == ["0 tensors", "1 tensor", "2,048 tensors"]
+    assert [words.counted(number, "entry") for number in (1, 2)] == ["1 entry", "2 entries"]
 
 
 def test_joined() -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dsv41c.runtime.run import Prompt, RunResult
 
 FORMAT = "dsv41c.run/1.0"
+# The parts of a run that come before its first token, as a person calls them. Later ones would break the text.
+_PARTS = {"load": "loading the weights", "prefill": "reading the prompt"}
 
 
 def work(arguments: Namespace, console: Console) -> int:
@@ -69,10 +71,15 @@ def work(arguments: Namespace, console: Console) -> int:
 
 
 def _announce(console: Console) -> Callable[[str], None] | None:
-    """On a terminal, the name of each part of the run as it begins: loading a large model takes a while."""
+    """On a terminal, what takes a while before the first token, as it begins."""
     if not sys.stderr.isatty():
         return None
-    return lambda part: console.say(f"{part} ...")
+
+    def announce(part: str) -> None:
+        if part in _PARTS:
+            console.say(f"{_PARTS[part]} ...")
+
+    return announce
 
 
 def _limit_threads(console: Console) -> None:

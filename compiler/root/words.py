@@ -25,8 +25,9 @@ def layers(numbers: Iterable[int], most: int | None = None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 tensor`, `2,048 tensors`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """`1 tensor`, `2,048 tensors`, `3 entries`."""
+    several = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else several}"
 
 
 def shortlist(words: Sequence[str], most: int) -> str:

@@ -17,6 +17,7 @@ from dsv41c.compiler.spec.aliases import ALIASES
 from dsv41c.compiler.spec.models import SECTIONS
 from dsv41c.diagnostics import Diagnostic, Span
 from dsv41c.kernels.catalog import FAMILIES
+from dsv41c.words import counted
 
 _TYPES = {
     "int_type": "an integer",
@@ -166,7 +167,7 @@ def _value(path: Path, error: ErrorDetails, spans: Spans) -> Diagnostic:
     if kind in _LENGTHS:
         name, words = _LENGTHS[kind]
         bound = f"{words} {context[name]}"
-        message = f"`{dotted(path)}` has {len(value)} entries, expected {bound}"
+        message = f"`{dotted(path)}` has {counted(len(value), 'entry')}, expected {bound}"
         return Diagnostic("DSV204", message, head(span), facts=(("expected", bound),), help=f"give {bound}")
     if kind == "literal_error":
         return one_of(path, _words(path, str(context["expected"])), value, span)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from dsv41c.compiler.source import POISON, Node, Poison, shown, shown_key, to_data
 from dsv41c.compiler.spec.models import MAX_LAYERS
 from dsv41c.diagnostics import Diagnostic, Label, Sink, Span
+from dsv41c.words import counted
 
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?", re.ASCII)
 _FORM = "write `first-last: ratio`, or `layer: ratio`"
@@ -123,13 +124,13 @@ def _wrong_length(node: Node, length: int, n_layers: int, n_mtp_layers: int) -> 
     if n_mtp_layers:
         rule = f"{n_layers} backbone + {n_mtp_layers} MTP = {n_layers + n_mtp_layers} (or {n_layers} without MTP)"
     else:
-        rule = f"the backbone has {n_layers} layers"
+        rule = f"the backbone has {counted(n_layers, 'layer')}"
     facts = (
         ("entries", str(length)),
         ("model.n_layers", str(n_layers)),
         ("model.n_mtp_layers", str(n_mtp_layers)),
     )
-    message = f"compress_ratios has {length} entries; {rule}"
+    message = f"compress_ratios has {counted(length, 'entry')}; {rule}"
     return Diagnostic("DSV208", message, node.key, facts=facts, help="give every layer its ratio; nothing is padded")
 
 

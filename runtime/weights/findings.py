@@ -154,6 +154,6 @@ def expert_counts(entries: Sequence[WeightEntry], checkpoint: Checkpoint) -> Exp
         result._found[group] = count
         result.surplus.update(name for expert in range(entry.count, count) for name in experts[expert])
     for (count, planned), layers in alike.items():
-        text = f"the checkpoint has {count} experts in {words.layers(layers)}, the plan {planned}"
+        text = f"the checkpoint has {words.counted(count, 'expert')} in {words.layers(layers)}, the plan {planned}"
         result.diagnostics.append(Diagnostic("DSV728", text, help=f"set `moe.n_routed_experts` to {count}"))
     return result

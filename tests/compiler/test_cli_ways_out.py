@@ -194,3 +194,25 @@ def test_a_value_of_another_shape_is_told_with_both(toy: Run, tmp_path: Path):
     first = json.loads(ran.out, parse_constant=pytest.fail)["comparison"]["first_outside"]
     assert first["distance"] is None
     assert first["forms"] == ["int64 [1, 18, 4]", "int64 [1, 18, 8]"]
+
+
+def test_on_a_terminal_what_takes_a_while_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    from dsv41c.compiler.cli.console import Console
+    from dsv41c.compiler.cli.run import _announce
+
+    assert _announce(Console()) is None, "nobody watches"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    announce = _announce(Console())
+    assert announce is not None
+    for part in ("load", "prefill", "decode", "write"):  # the later ones would stand in the middle of the text
+        announce(part)
+    assert capsys.readouterr().err == "loading the weights ...\nreading the prompt ...\n"
+
+
+def test_counts_of_one_in_what_a_session_refuses(run: Run, tmp_path: Path):
+    from dsv41c.compiler import compile_spec, load
+    from dsv41c.runtime.refusals import no_room, no_slot
+
+    manifest = compile_spec(load("toy", sets=["runtime.max_sessions=1"])).manifest
+    assert no_room(manifest, 512, 1)[0].message == "no room for 1 token: the session holds 512 of 512, 0 more fit"
+    assert no_slot(manifest, 0)[0].message == "the one session is open"
