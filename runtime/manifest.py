@@ -152,7 +152,11 @@ class OpEntry(Entry):
 
 
 class RegionEntry(Entry):
-    """A function of a stage file, and the unit of capture: `function(kernels, weights, step, *reads) -> writes`."""
+    """A function of a stage file, and the unit of capture: `function(kernels, weights, step, *reads) -> writes`.
+
+    `tail_rows`: the rows at the end of a prompt that it has to compute where only the last logits are wanted, None for
+    every row. Where it attends, what it writes of the first window_size - 1 of them is of no use, and nobody reads it.
+    """
 
     id: str
     function: str
@@ -161,6 +165,7 @@ class RegionEntry(Entry):
     reads: Strings
     writes: Strings
     span: str
+    tail_rows: int | None = None
 
 
 class TransferEntry(Entry):

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 
 from dsv41c.kernels.catalog import CARRIERS, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
 from dsv41c.kernels.encodings import CACHE_ROWS, ENCODINGS, PLAIN_ENCODINGS
-from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, ValueEntry
+from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, RegionEntry, ValueEntry
 
 MAX_SIZE = 1 << 40
+_SESSION_KINDS = frozenset(kind.name for kind in STATE_KINDS.values() if kind.scope == "session")
 _BY_GROUP = ("compress_kv", "index_k")  # session state with a row for each complete group
 MAX_COUNT = 1 << 30
 MAX_POOL_BYTES = 1 << 46
@@ -31,10 +32,8 @@ def check(manifest: Manifest) -> Iterator[str]:
     yield from names
     if names:
         return
-    yield from _stages(manifest)
-    yield from _ops(manifest)
-    yield from _values(manifest)
-    yield from _regions(manifest)
+    wiring = [*_stages(manifest), *_ops(manifest), *_values(manifest), *_regions(manifest)]
+    yield from wiring or _tails(manifest)
     yield from _weights(manifest)
     if manifest.engram is not None:
         yield from _engram(manifest, manifest.engram)
@@ -239,6 +238,39 @@ def _regions(manifest: Manifest) -> Iterator[str]:
         ready |= set(region.writes)
     if not manifest.regions or "logits" not in manifest.regions[-1].writes:
         yield "the last region does not write `logits`"
+
+
+def _tails(manifest: Manifest) -> Iterator[str]:
+    """At the end of a prompt a region leaves out no row that its state keeps or that a region behind it needs."""
+    values = {value.id: value for value in manifest.values}
+    for region in manifest.regions:
+        rows, kept = region.tail_rows, {values[value].kind for value in region.writes} & _SESSION_KINDS
+        if rows is not None and not 1 <= rows <= MAX_COUNT:
+            yield f"region `{region.id}`: `tail_rows` is {rows}, expected 1 to {MAX_COUNT}"
+        elif kept and not _covers(rows, manifest.model.window_size if kept == {"window_kv"} else None):
+            yield f"region `{region.id}`: the last {rows} rows are fewer than its {', '.join(sorted(kept))} keeps"
+    arrived = {move.arrives_as: move.value for move in manifest.transfers}
+    makers = {value: region for region in manifest.regions for value in region.writes}
+    attending = {op.id for op in manifest.ops if op.kind == "attend"}
+    for region in manifest.regions:
+        before: dict[str, RegionEntry] = {}
+        for value in (value for value in region.reads if values[value].scope == "step"):
+            source = value
+            for _ in manifest.stages:
+                source = arrived.get(source, source)
+            if source in makers:
+                before[makers[source].id] = makers[source]
+            if region.tail_rows is not None and values[value].shape[:2] != ["B", "T"]:
+                yield f"region `{region.id}` leaves out rows of `{value}`, which has no row a token"
+        for maker in before.values():
+            reach = manifest.model.window_size - 1 if attending.intersection(maker.ops) else 0
+            if not _covers(maker.tail_rows, None if region.tail_rows is None else region.tail_rows + reach):
+                yield f"region `{maker.id}`: the last {maker.tail_rows} rows are too few for `{region.id}`"
+
+
+def _covers(rows: int | None, least: int | None) -> bool:
+    """Whether so many rows at the end are enough; None is every row."""
+    return rows is None or (least is not None and rows >= least)
 
 
 def _weights(manifest: Manifest) -> Iterator[str]:

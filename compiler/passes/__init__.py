@@ -10,6 +10,7 @@ from dsv41c.compiler.passes.liveness import liveness
 from dsv41c.compiler.passes.order import order
 from dsv41c.compiler.passes.place import place
 from dsv41c.compiler.passes.program import Lifetime, Program, Region, Transfer
+from dsv41c.compiler.passes.rows import rows
 from dsv41c.compiler.passes.segment import segment
 from dsv41c.compiler.passes.transfers import transfers
 
@@ -32,6 +33,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("order", order, needs=("transfers",), gives=("order",)),
     Pass("liveness", liveness, needs=("order",), gives=("lifetimes",)),
     Pass("segment", segment, needs=("order",), gives=("regions",)),
+    Pass("rows", rows, needs=("regions",), gives=("tail_rows",)),
 )
 
 

@@ -45,7 +45,10 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A unit of capture: one function. `reads` come from outside, `writes` leave; temporaries are neither."""
+    """A unit of capture: one function. `reads` come from outside, `writes` leave; temporaries are neither.
+
+    `tail_rows` are the rows at the end of a prompt that it has to compute for the last logits, None for every row.
+    """
 
     id: str
     function: str
@@ -54,6 +57,7 @@ class Region:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     span: Span
+    tail_rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -94,4 +98,5 @@ class Program:
         lines += [
             f"# region {r.id} @{r.stage}: ({', '.join(r.reads)}) -> ({', '.join(r.writes)})" for r in self.regions
         ]
+        lines += [f"# tail {r.id} {r.tail_rows} rows" for r in self.regions if r.tail_rows is not None]
         return "\n".join(lines) + "\n"

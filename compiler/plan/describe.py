@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from dsv41c import __version__
 from dsv41c.compiler.ir import Op, layer_of, split_stage
 from dsv41c.compiler.layer_map import SHARED_KINDS
 from dsv41c.compiler.passes import Program, Region
 from dsv41c.compiler.plan.code import function, shown
-from dsv41c.compiler.plan.model import BoundaryModel, PlanModel, StageModel, StateModel
+from dsv41c.compiler.plan.model import BoundaryModel, PlanModel, StageModel, StateModel, TailModel
 from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
 from dsv41c.words import counted, layers, ranges, size
 
@@ -30,6 +30,7 @@ def plan_model(program: Program, spec_sha256: str) -> PlanModel:
         stages=tuple(_stages(program, spec_sha256)),
         boundaries=tuple(_boundaries(program)),
         states=tuple(_states(program)),
+        tails=tuple(_tails(program)),
         devices=", ".join(dict.fromkeys(program.devices)),
     )
 
@@ -185,3 +186,17 @@ def _states(program: Program) -> Iterable[StateModel]:
         inside = {layer for value in values if (layer := layer_of(value)) is not None}
         total = sum(program.lifetimes[value].bytes for value in values)
         yield StateModel(kind, STATE_KINDS[kind].meaning, ranges(inside) or "the whole model", size(total))
+
+
+def _tails(program: Program) -> Iterable[TailModel]:
+    """Neighbouring layers share a row: `layers 21-39`, `the last 2,414, in layer 39 the last 128`."""
+
+    def key(region: Region) -> tuple[bool, bool]:
+        return region.id.startswith("layers."), region.tail_rows is None
+
+    for (inside, every), regions in groupby(program.regions, key):
+        names, counts = zip(*((region.id.rpartition(".")[2], region.tail_rows) for region in regions), strict=True)
+        rows = "every row" if every else "the last one" if counts[0] == 1 else f"the last {counts[0]:,}"
+        if not every and counts[-1] != counts[0]:
+            rows += f", in layer {names[-1]} the last {counts[-1]:,}"
+        yield TailModel(layers(map(int, names)) if inside else ", ".join(names), rows)

@@ -191,6 +191,7 @@ def _region(region: Region) -> RegionEntry:
         reads=list(region.reads),
         writes=list(region.writes),
         span=str(region.span),
+        tail_rows=region.tail_rows,
     )
 
 

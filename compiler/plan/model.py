@@ -82,6 +82,14 @@ class StateModel:
 
 
 @dataclass(frozen=True, slots=True)
+class TailModel:
+    """A row of the README's table of the rows at the end of a prompt that are computed: regions, and how many."""
+
+    regions: str
+    rows: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanModel:
     """A whole plan, for the templates."""
 
@@ -93,4 +101,5 @@ class PlanModel:
     stages: tuple[StageModel, ...]
     boundaries: tuple[BoundaryModel, ...]
     states: tuple[StateModel, ...]
+    tails: tuple[TailModel, ...]
     devices: str

@@ -24,6 +24,7 @@ from dsv41c.compiler.plan.model import (
     StageModel,
     StateModel,
     StepModel,
+    TailModel,
 )
 from dsv41c.compiler.plan.render import environment, render
 from dsv41c.compiler.spec import load
@@ -73,6 +74,7 @@ TINY = PlanModel(
     ),
     boundaries=(BoundaryModel("0 -> 1", "topk@L0", "chunk", "8", "layer 1"),),
     states=(StateModel("topk", "selected", "0", "8 B"),),
+    tails=(TailModel("layer 0", "the last 8"),),
 )
 TINY_CODE = '''
 
