@@ -59,6 +59,9 @@ def _told(argv: Sequence[str]) -> int:
         console.say(f"{error.usage}dsv41c: {error}")
         return USAGE
     except SystemExit as leaving:  # argparse, after --help and --version
+        if getattr(sys.stdout, "lost", False):
+            sys.stdout.write("")  # raises what argparse kept to itself
+        sys.stdout.flush()
         return leaving.code if isinstance(leaving.code, int) else 0
     except UserFault as fault:
         from dsv41c.compiler.cli.faults import exit_code, show, where_raised

@@ -12,7 +12,9 @@ class ClosedStream(io.TextIOBase, TextIO):
 
     def __init__(self, holder: TextIO) -> None:
         self.holder = holder
+        self.lost = False
 
     def write(self, text: str, /) -> NoReturn:
-        """Raises OSError."""
+        """Raises OSError. `lost` remembers it: argparse, which writes help, hears nothing of errors."""
+        self.lost = True
         raise OSError(errno.EBADF, "standard output is closed, so the result is lost")

@@ -130,7 +130,6 @@ def report(whole: dict[str, float], grown: dict[str, dict[int, float]]) -> dict[
 
 def show_commands(whole: dict[str, float]) -> None:
     """The rows of whole commands."""
-    print(f"{'command on ' + MODEL:34} {'seconds':>8} {'of imports':>10}")
     for name, taken in whole.items():
         print(f"{name:34} {taken:8.3f} {taken / whole['imports']:9.2f}x", flush=True)
 
@@ -157,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     layers = [int(word) for word in arguments.layers.split(",")]
     with tempfile.TemporaryDirectory() as name:
+        print(f"{'command on ' + MODEL:34} {'seconds':>8} {'of imports':>10}", flush=True)
         whole = ratios(arguments.repeat, Path(name))
         show_commands(whole)
         grown = show_growth(growth(layers, min(3, arguments.repeat), Path(name)))

@@ -333,7 +333,7 @@ def test_closed_streams_are_no_fault(tmp_path: Path, closed: str):
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.parametrize("argv", ["graph toy", "graph nosuch --json", "explain", ""])
+@pytest.mark.parametrize("argv", ["graph toy", "graph nosuch --json", "explain", "", "--help", "run --help"])
 def test_a_result_that_reaches_nobody_is_2(tmp_path: Path, argv: str):
     command = f"{sys.executable} -m dsv41c {argv} >&-"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60)

@@ -239,6 +239,8 @@ def test_what_is_not_a_plan_is_not_replaced(tmp_path, monkeypatch):
     (tmp_path / "plan" / "stage_0.py").write_text("changed")
     assert refused(Path(".")) == "DSV822"
     assert refused(tmp_path / "file" / "below") == "DSV822"
+    assert refused(tmp_path / "no" / "such" / "plan") == "DSV822"
+    assert not (tmp_path / "no").exists(), "folders to hold a plan are not made"
     assert refused(tmp_path / "bad\0name") == "DSV822"
 
 
