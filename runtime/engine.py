@@ -20,7 +20,10 @@ from dsv41c.diagnostics import Diagnostic
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.kernels.step import Step
 from dsv41c.runtime import refusals
+from dsv41c.runtime.captured import CapturedSteps
 from dsv41c.runtime.constants import make_constants
+from dsv41c.runtime.device.families import device_for, not_runnable
+from dsv41c.runtime.device.tensors import on_device
 from dsv41c.runtime.executor import Executor, LoadedPlan
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.recording import Trace
@@ -39,11 +42,14 @@ def load_weights(manifest: Manifest, checkpoint: Path | str) -> dict[str, object
 
 
 class Engine:
-    """Runs sessions of one plan on the CPU.
+    """Runs sessions of one plan, on a device of the plan's family. What goes in and comes out is on the host.
 
     `weights` may be given where another engine of the same plan has loaded them already. `debug` (DSV41C_DEBUG): 1
     keeps the seconds of each step in `timings`; 2 also fills empty slots with NaN, so that a read of what another
     session left shows, and checks after each region that state was updated in place and that no NaN came out.
+
+    Steps of one token are captured as the plan says, on devices that capture. `strict` (DSV41C_STRICT) runs a plan of
+    any family on the CPU instead, and holds those steps to the rules of the family's graphs (DSV870 to DSV877).
     """
 
     def __init__(
@@ -54,19 +60,27 @@ class Engine:
         weights: Mapping[str, object] | None = None,
         kernels: object | None = None,
         debug: int = 0,
+        strict: bool = False,
     ) -> None:
-        refusals.raise_if(refusals.not_runnable(plan.manifest))
+        refusals.raise_if(not_runnable(plan.manifest, strict=strict))
         self.manifest = plan.manifest
         self.debug = debug
-        self.weights = dict(weights) if weights is not None else load_weights(plan.manifest, checkpoint)
-        self.pools = Pools(plan.manifest)
-        chosen = kernels if kernels is not None else kernels_for(plan.manifest.target.family)
+        self.device = device_for(plan.manifest, strict=strict, checks=debug >= 2)
+        loaded = weights if weights is not None else load_weights(plan.manifest, checkpoint)
+        self.weights = on_device(loaded, self.device.place)
+        self.pools = Pools(plan.manifest, self.device.place)
+        family = plan.manifest.target.family
+        chosen = kernels if kernels is not None else kernels_for(family)
         self.executor = Executor(plan, chosen, self.weights, self.pools, checks=debug >= 2)
         self.epochs = [0] * self.pools.slots
         self.timings: list[tuple[int, int, float]] = []  # sessions, tokens and seconds of each step, with debug >= 1
         self._free = list(range(self.pools.spare))
         sizes = {size for size in plan.manifest.runtime.decode_buckets if 1 <= size <= len(self._free)}
         self.buckets = tuple(sorted(sizes or {1}))
+        self.captured: CapturedSteps | None = None
+        if self.device.captures and plan.manifest.runtime.capture != "off":
+            static = kernels if kernels is not None else kernels_for(family, "static")
+            self.captured = CapturedSteps(self.executor, self.device, static, self.buckets)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -184,23 +198,39 @@ class Engine:
         """One step of equally long rows; f32 logits [len(sessions), T, V]. Checks nothing."""
         began = time.perf_counter()
         width = len(rows[0])
-        size = next(size for size in self.buckets if size >= len(sessions)) if padded else len(sessions)
+        captured = self.captured if width == 1 and trace is None else None
+        size = len(sessions)
+        if padded or captured is not None:
+            size = next(size for size in self.buckets if size >= len(sessions))
         padding = size - len(sessions)
         slots = [session.slot for session in sessions] + [self.pools.spare] * padding
         positions = [session.length for session in sessions] + [0] * padding
-        step = Step(
-            slots=torch.tensor(slots),
-            positions=torch.tensor(positions),
-            context=max(positions) + width,
-        )
-        ids = torch.tensor([*rows, *[[0] * width] * padding])
+        tokens = [*rows, *[[0] * width] * padding]
+        if captured is not None:
+            with torch.no_grad():
+                captured.prepare(max(positions) + 1)  # on padding rows alone: what fails here breaks no session
         with _breaking(sessions), torch.no_grad():
-            logits = self.executor.run(ids, step, trace.begin() if trace is not None else None)
+            if captured is not None:
+                logits = captured.run([row[0] for row in tokens], slots, positions)
+            else:
+                logits = self._eager(tokens, slots, positions, trace)
+            logits = logits[: len(sessions)].to("cpu", copy=captured is not None)
             for session in sessions:
                 session.length += width
         if self.debug >= 1:
             self.timings.append((len(sessions), width, time.perf_counter() - began))
-        return logits[: len(sessions)]
+        return logits
+
+    def _eager(
+        self, ids: Sequence[Sequence[int]], slots: Sequence[int], positions: Sequence[int], trace: Trace | None
+    ) -> Tensor:
+        place = self.device.place
+        step = Step(
+            slots=torch.tensor(slots, device=place),
+            positions=torch.tensor(positions, device=place),
+            context=max(positions) + len(ids[0]),
+        )
+        return self.executor.run(torch.tensor(ids, device=place), step, trace.begin() if trace is not None else None)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -55,8 +56,28 @@ def region_weights(ops: list[OpEntry], weights: Mapping[str, object]) -> RegionW
     return RegionWeights({name: weights[weight] for name, weight in ids.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How regions are called: with which kernels and weights, and who hears of what they do.
+
+    `before` hears of each op, `sink` gets what each op wrote. `state_checks` looks where each region left session
+    state, `number_checks` for NaN in what it wrote, which brings numbers to the host.
+    """
+
+    kernels: object
+    weights: Mapping[str, RegionWeights]
+    sink: Callable[[dict[str, Any]], None] | None = None
+    before: Callable[[OpEntry], None] | None = None
+    state_checks: bool = False
+    number_checks: bool = False
+
+
+def _nowhere(written: dict[str, Any]) -> None:
+    """Keeps nothing."""
+
+
 class Executor:
-    """Runs the regions of a plan on the CPU by calling them.
+    """Runs the regions of a plan by calling them.
 
     `weights` holds every weight and constant by id; `pools` the session state. `checks` looks at what regions write.
     """
@@ -83,38 +104,49 @@ class Executor:
     def run(self, ids: Tensor, step: Step, record: Recording | None = None) -> Tensor:
         """One step: ids int64 [B, T] at the places of `step`; logits f32 [B, T, V]. Updates the pools in place."""
         values: dict[str, Tensor] = {"ids": ids, **self.pools.environment()}
-        for index, region in enumerate(self.regions):
-            self._call(region, values, step, record)
+        sink = None if record is None else lambda written: record.keep(written, self.pools.storage_of)
+        calls = Calls(self.kernels, self.weights, sink, state_checks=self.checks, number_checks=self.checks)
+        self.run_regions(range(len(self.regions)), values, step, calls)
+        return values["logits"]
+
+    def run_regions(self, regions: range, values: dict[str, Tensor], step: Step, calls: Calls) -> None:
+        """Run some regions, in order, on values by id; adds what they write, drops what nobody reads any more."""
+        for index in regions:
+            region = self.regions[index]
+            self._call(region, values, step, calls)
             for value in region.reads:
                 if self.last_use[value] == index and value not in self.pools.storage_of:
                     values.pop(value, None)  # step values are large; free them as soon as nobody reads them
-        return values["logits"]
 
-    def _call(self, region: RegionEntry, values: dict[str, Tensor], step: Step, record: Recording | None) -> None:
-        kernels = self.kernels
-        if record is not None:
-            kernels = RecordingKernels(
-                kernels, region.id, self.ops[region.id], lambda written: record.keep(written, self.pools.storage_of)
-            )
+    def _call(self, region: RegionEntry, values: dict[str, Tensor], step: Step, calls: Calls) -> None:
+        kernels = calls.kernels
+        if calls.sink is not None or calls.before is not None:
+            sink = calls.sink if calls.sink is not None else _nowhere
+            kernels = RecordingKernels(kernels, region.id, self.ops[region.id], sink, calls.before)
         reads = [values[value] for value in region.reads]
         try:
-            result = self.functions[region.id](kernels, self.weights[region.id], step, *reads)
+            result = self.functions[region.id](kernels, calls.weights[region.id], step, *reads)
         except Exception as error:
             place = span_of(error.__traceback__) or region.span
             error.add_note(f"in region `{region.id}` of plan `{self.manifest.name}`, which comes from {place}")
             raise
         written = result if isinstance(result, tuple) else (result,)
         fresh = dict(zip(region.writes, written, strict=True))
-        if self.checks:
-            self._check(region, fresh)
+        if calls.state_checks:
+            self._check_state(region, fresh)
+        if calls.number_checks:
+            self.check_numbers(region, fresh)
         values.update(fresh)
 
-    def _check(self, region: RegionEntry, written: Mapping[str, Tensor]) -> None:
-        """Session state has to be updated in place, and no step value may hold NaN."""
+    def _check_state(self, region: RegionEntry, written: Mapping[str, Tensor]) -> None:
+        """Session state has to be updated in place."""
         for value, tensor in written.items():
             storage = self.pools.storage_of.get(value)
-            if storage is not None:
-                if tensor.data_ptr() != self.pools.tensors[storage].data_ptr():
-                    raise RuntimeError(f"region `{region.id}` returned `{value}` somewhere else than in its pool")
-            elif tensor.is_floating_point() and tensor.isnan().any():
+            if storage is not None and tensor.data_ptr() != self.pools.tensors[storage].data_ptr():
+                raise RuntimeError(f"region `{region.id}` returned `{value}` somewhere else than in its pool")
+
+    def check_numbers(self, region: RegionEntry, written: Mapping[str, Tensor]) -> None:
+        """No step value may hold NaN."""
+        for value, tensor in written.items():
+            if value not in self.pools.storage_of and tensor.is_floating_point() and tensor.isnan().any():
                 raise RuntimeError(f"region `{region.id}` ({region.span}) wrote NaN into `{value}`")

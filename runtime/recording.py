@@ -57,15 +57,24 @@ class Trace:
 
 
 class RecordingKernels:
-    """Kernels of one region's call that record; a call out of the order of the region's ops is a coded error."""
+    """Kernels of one region's call that record; a call out of the order of the region's ops is a coded error.
+
+    `before` hears of each op before its kernel runs, `sink` gets what it wrote, by value id.
+    """
 
     def __init__(
-        self, kernels: object, region: str, ops: Sequence[OpEntry], sink: Callable[[dict[str, Any]], None]
+        self,
+        kernels: object,
+        region: str,
+        ops: Sequence[OpEntry],
+        sink: Callable[[dict[str, Any]], None],
+        before: Callable[[OpEntry], None] | None = None,
     ) -> None:
         self._kernels = kernels
         self._region = region
         self._ops = ops
         self._sink = sink
+        self._before = before
         self._next = 0
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
@@ -73,6 +82,8 @@ class RecordingKernels:
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             op = self._take(kind)
+            if self._before is not None:
+                self._before(op)
             result = kernel(*args, **kwargs)
             self._sink(by_port(op, result))
             return result

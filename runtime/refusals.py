@@ -127,23 +127,6 @@ def repeated(sessions: Sequence[Session]) -> list[Diagnostic]:
     return faults
 
 
-def not_runnable(manifest: Manifest) -> list[Diagnostic]:
-    """A finding where this runtime cannot run a plan that compiles."""
-    family, stages = manifest.target.family, len(manifest.stages)
-    reasons = [f"it is for {family} devices"] if family != "cpu" else []
-    reasons += [f"it has {stages} stages ({', '.join(manifest.target.devices)})"] if stages > 1 else []
-    if not reasons:
-        return []
-    return [
-        Diagnostic(
-            "DSV858",
-            f"plan `{manifest.name}` compiles but does not run here yet: {' and '.join(reasons)}",
-            facts=(("target.family", family), ("stages", str(stages))),
-            help="compile it for one CPU to run it here: `--target cpu`",
-        )
-    ]
-
-
 def bad_chunk(chunk: int | None) -> list[Diagnostic]:
     """A finding for a chunk of less than one token."""
     if chunk is None or chunk >= 1:

@@ -14,6 +14,7 @@ from torch import Tensor
 from dsv41c.diagnostics import Diagnostic, UserFault
 from dsv41c.runtime import refusals
 from dsv41c.runtime.compare import Comparer, Comparison
+from dsv41c.runtime.device.families import not_runnable
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.executor import LoadedPlan
 from dsv41c.runtime.files import check_writable, save_tensors
@@ -41,6 +42,7 @@ class RunOptions:
     """How to run. `n` tokens at most; temperature 0 is greedy; `chunk` cuts the prompt (None: the plan's own).
 
     `logits_out` and `states_out` are safetensors files to write. `compare` runs the reference beside, up to `until`.
+    `debug` and `strict` as for `Engine`.
     """
 
     n: int = 0
@@ -53,6 +55,7 @@ class RunOptions:
     compare: bool = False
     until: str | None = None
     debug: int = 0
+    strict: bool = False
 
 
 @dataclass(slots=True)
@@ -86,13 +89,13 @@ def run_plan(
     outputs = [path for path in (options.logits_out, options.states_out) if path is not None]
     check_writable(outputs)
     sampler = Sampler(options.temperature, options.top_p, options.seed)
-    refusals.raise_if([*refusals.not_runnable(plan.manifest), *refusals.bad_chunk(options.chunk)])
+    refusals.raise_if([*not_runnable(plan.manifest, strict=options.strict), *refusals.bad_chunk(options.chunk)])
     text = _text(checkpoint, plan, prompt)
     result = RunResult(_prompt_ids(prompt, text))
     refusals.raise_if(_prompt_faults(result.prompt_ids, plan, options))
     clock = _Clock(result.timings, on_part)
     with clock.part("load"):
-        engine = Engine(plan, checkpoint, debug=options.debug)
+        engine = Engine(plan, checkpoint, debug=options.debug, strict=options.strict)
     run = _Run(engine, options, clock)
     stream = TextStream(text) if text is not None else None
     result.text = "" if stream is not None else None

@@ -26,9 +26,9 @@ _EMPTY = {"token_history": -1}
 
 
 class Pools:
-    """The state pools of one engine, by the id of the value whose storage they are."""
+    """The state pools of one engine, by the id of the value whose storage they are, on `place`."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, place: torch.device | None = None) -> None:
         self.slots = manifest.runtime.max_sessions + 1
         self.storage_of: Mapping[str, str] = storages(manifest.values)
         entries = {value.id: value for value in manifest.values}
@@ -38,7 +38,7 @@ class Pools:
             entry = entries[storage]
             self.kinds[storage] = entry.kind
             self.tensors[storage] = torch.full(
-                (self.slots, *_sizes(entry)), _EMPTY.get(entry.kind, 0), dtype=DTYPES[entry.dtype]
+                (self.slots, *_sizes(entry)), _EMPTY.get(entry.kind, 0), dtype=DTYPES[entry.dtype], device=place
             )
 
     @property

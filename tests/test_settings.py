@@ -13,6 +13,8 @@ def test_nothing_set():
 def test_values():
     given = {"DSV41C_COLOR": "never", "DSV41C_DEBUG": "2", "DSV41C_THREADS": "3", "DSV41C_VERIFY": "1"}
     assert read_settings(given) == Settings("never", 2, 3, True)
+    assert read_settings({"DSV41C_STRICT": "1"}) == Settings(strict=True)
+    assert read_settings({"DSV41C_STRICT": "0"}) == Settings()
 
 
 def test_no_color():
@@ -28,6 +30,7 @@ def test_no_color():
         ("DEBUG", "-1"),
         ("DEBUG", "3"),
         ("DEBUG", ""),
+        ("STRICT", "on"),
         ("THREADS", "0"),
         ("THREADS", "²"),
         ("VERIFY", "yes"),

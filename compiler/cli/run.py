@@ -54,6 +54,7 @@ def work(arguments: Namespace, console: Console) -> int:
         compare=arguments.compare is not None,
         until=arguments.until,
         debug=console.settings.debug,
+        strict=console.settings.strict,
     )
     streams = _is_text(arguments) and not arguments.json
     result = run_plan(

@@ -20,13 +20,15 @@ class Settings:
 
     `color` of text output; `debug` 0 to 2 (1: times of steps; 2: also checks of state in `run`, and where in our code
     a fault was raised); `threads` of the CPU for `run`, None for what torch chooses; `verify` runs the graph checks
-    after every pass of `compile`. `warnings` are variables that nothing reads.
+    after every pass of `compile`; `strict` holds `run` to the capture rules of the plan's devices, on the CPU.
+    `warnings` are variables that nothing reads.
     """
 
     color: Color = "auto"
     debug: int = 0
     threads: int | None = None
     verify: bool = False
+    strict: bool = False
     warnings: tuple[Diagnostic, ...] = ()
 
 
@@ -86,6 +88,7 @@ def _switch(text: str) -> bool:
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "COLOR": _color,
     "DEBUG": _number(0, 2),
+    "STRICT": _switch,
     "THREADS": _number(1, 4096),
     "VERIFY": _switch,
 }

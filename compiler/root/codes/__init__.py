@@ -1,7 +1,8 @@
 """The table of diagnostic codes: `DSV` and three digits, grouped, never reused.
 
 1xx text (15x: what was asked for on the command line), 2xx schema, 3xx layer map, 4xx state flow, 5xx placement and
-memory, 6xx lowering and kernels, 7xx weights, 80x to 84x plan, 85x and 86x sessions and text at run time, 9xx internal.
+memory, 6xx lowering and kernels, 7xx weights, 80x to 84x plan, 85x and 86x sessions and text at run time, 87x captured
+work, 9xx internal.
 Each group is a module with its `CODES`.
 """
 
@@ -10,10 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from dsv41c.codes import layer_map, lowering, placement, plan, schema, sessions, state_flow, text, usage, weights
+from dsv41c.codes import (
+    devices,
+    layer_map,
+    lowering,
+    placement,
+    plan,
+    schema,
+    sessions,
+    state_flow,
+    text,
+    usage,
+    weights,
+)
 from dsv41c.codes.code import Code
 
-GROUPS = (text, usage, schema, layer_map, state_flow, placement, lowering, weights, plan, sessions)
+GROUPS = (text, usage, schema, layer_map, state_flow, placement, lowering, weights, plan, sessions, devices)
 
 TABLE: Mapping[str, Code] = MappingProxyType({code.code: code for group in GROUPS for code in group.CODES})
 

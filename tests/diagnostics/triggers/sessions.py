@@ -59,7 +59,7 @@ def _no_slot() -> None:
 
 def _other_machine() -> None:
     plan = tiny.plan()
-    manifest = plan.manifest.model_copy(update={"target": plan.manifest.target.model_copy(update={"family": "cuda"})})
+    manifest = plan.manifest.model_copy(update={"target": plan.manifest.target.model_copy(update={"family": "hpu"})})
     Engine(replace(plan, manifest=manifest), tiny.TINY, weights=tiny.weights())
 
 

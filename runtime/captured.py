@@ -1,0 +1,187 @@
+"""Decode steps as captured work: static buffers for what goes in, ranges of regions that a device keeps and replays.
+
+The reference kernels size what they read by `step.context`, a number on the host. So there is a graph for each bucket
+of rows and each bucket of context, made when a step first needs that context, for the largest bucket of rows first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsv41c.kernels.reference.encodings import e2m1_pairs
+from dsv41c.kernels.reference.engram import RowTable
+from dsv41c.kernels.step import Step
+from dsv41c.runtime.device.protocol import Device, GraphKey, OnOp, Work
+from dsv41c.runtime.device.ranges import buckets_of_context, ranges
+from dsv41c.runtime.device.tensors import tensors_of
+from dsv41c.runtime.executor import Calls, Executor, RegionWeights
+from dsv41c.runtime.manifest import weight_identifier
+
+_TABLE = "engram_table"
+
+
+class StagedTable:
+    """Stands for a mapped table in captured work: rows are fetched before it runs, into a buffer that stays."""
+
+    def __init__(self, table: RowTable, shape: Sequence[int], place: torch.device) -> None:
+        """`shape` of the ids of the largest step, [B, 1, columns]."""
+        self.table = table
+        self.buffer = table.rows(torch.zeros(*shape, dtype=torch.long)).to(place)
+
+    def fetch(self, ids: Tensor, device: Device) -> None:
+        """Bring the rows of int64 ids [B, 1, columns] of the device to where `rows` gives them."""
+        device.copy(self.table.rows(ids.to("cpu")), self.rows(ids))
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows fetched last, [*ids.shape, head_dim]; `ids` only say how many."""
+        return self.buffer[: ids.shape[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticInputs:
+    """What a step of one bucket reads from the outside: ids int64 [B, 1], slots and positions int64 [B]."""
+
+    ids: Tensor
+    slots: Tensor
+    positions: Tensor
+
+    def of(self, rows: int) -> StaticInputs:
+        """The first rows, in the same memory."""
+        return StaticInputs(self.ids[:rows], self.slots[:rows], self.positions[:rows])
+
+
+class CapturedSteps:
+    """The decode steps of an executor on a device that captures. `kernels` have to be capture-safe."""
+
+    def __init__(self, executor: Executor, device: Device, kernels: object, buckets: Sequence[int]) -> None:
+        self.executor = executor
+        self.device = device
+        self.kernels = kernels
+        self.buckets = tuple(sorted(buckets))
+        runtime = executor.manifest.runtime
+        self.contexts = buckets_of_context(runtime.max_context)
+        self.ranges = ranges(executor.regions, executor.ops, runtime.capture)
+        most = self.buckets[-1]
+        sizes = ((most, 1), (most,), (most,))
+        whole = StaticInputs(*(torch.zeros(size, dtype=torch.long, device=device.place) for size in sizes))
+        self.inputs = {bucket: whole.of(bucket) for bucket in self.buckets}
+        self.tables: dict[str, StagedTable] = {}
+        self.weights = {region.id: self._staged(region.id) for region in executor.regions}
+        self.values: dict[tuple[int, int], dict[str, Tensor]] = {}  # outputs at fixed addresses, by bucket and context
+
+    def _staged(self, region: str) -> RegionWeights:
+        """A region's weights, with a staged table in place of a mapped one."""
+        weights = self.executor.weights[region]
+        named = {name: getattr(weights, name) for name in weights}
+        for op in self.executor.ops[region]:
+            if op.kind == "engram_rows":
+                engram = self.executor.manifest.engram
+                assert engram is not None, "a plan that reads a table has an engram section"
+                shape = (self.buckets[-1], 1, len(engram.layers[int(op.attrs["index"])].primes))
+                name = weight_identifier(op.weights["table"])
+                self.tables[region] = named[name] = StagedTable(named[name], shape, self.device.place)
+        return RegionWeights(named)
+
+    def bucket_of(self, rows: int) -> int:
+        """The smallest bucket that has so many rows."""
+        return self.buckets[bisect_left(self.buckets, rows)]
+
+    def context_of(self, context: int) -> int:
+        """The smallest bucket of context that reaches so far."""
+        return self.contexts[bisect_left(self.contexts, context)]
+
+    def prepare(self, context: int) -> None:
+        """Capture every bucket for a context, the largest first. Runs on padding rows alone: no session is touched."""
+        reach = self.context_of(context)
+        for bucket in reversed(self.buckets):
+            if (bucket, reach) not in self.values:
+                self._capture(bucket, reach)
+
+    def run(self, ids: Sequence[int], slots: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """One token for each row of a whole bucket; logits f32 [B, 1, V], overwritten by the next step."""
+        context = self.context_of(max(positions) + 1)
+        self.prepare(context)
+        bucket = len(slots)
+        self._fill(bucket, ids, slots, positions)
+        values = self.values[bucket, context]
+        for part in self.ranges:
+            self._fetch(part, values)
+            self.device.replay(GraphKey(bucket, context, part.start, part.stop - 1))
+            if self.executor.checks:
+                self._check(part, values)
+        return values["logits"]
+
+    def _check(self, part: range, values: Mapping[str, Tensor]) -> None:
+        for index in part:
+            region = self.executor.regions[index]
+            self.executor.check_numbers(region, {value: values[value] for value in region.writes if value in values})
+
+    def release(self) -> None:
+        """Drop what was captured."""
+        self.device.release()
+        self.values.clear()
+
+    def _fill(self, bucket: int, ids: Sequence[int], slots: Sequence[int], positions: Sequence[int]) -> None:
+        inputs = self.inputs[bucket]
+        self.device.copy(torch.tensor(ids)[:, None], inputs.ids)
+        self.device.copy(torch.tensor(slots), inputs.slots)
+        self.device.copy(torch.tensor(positions), inputs.positions)
+
+    def _capture(self, bucket: int, context: int) -> None:
+        self._fill(bucket, [0] * bucket, [self.executor.pools.spare] * bucket, [0] * bucket)
+        values = {"ids": self.inputs[bucket].ids}
+        for part in self.ranges:
+            self._fetch(part, values)
+            work = self._work(part, bucket, context, values)
+            self.device.warm_up(work)
+            values.update(self.device.capture(GraphKey(bucket, context, part.start, part.stop - 1), work))
+        self.values[bucket, context] = values
+
+    def _fetch(self, part: range, values: Mapping[str, Tensor]) -> None:
+        """Bring the rows that a range reads from mapped tables to where it reads them."""
+        for index in part:
+            region = self.executor.regions[index].id
+            if region in self.tables:
+                op = next(op for op in self.executor.ops[region] if op.kind == "engram_rows")
+                ids = values[op.reads["engram_ids"]][:, :, int(op.attrs["index"])]
+                self.tables[region].fetch(ids, self.device)
+
+    def _work(self, part: range, bucket: int, context: int, values: Mapping[str, Tensor]) -> Work:
+        executor, regions = self.executor, self.executor.regions
+        pools = executor.pools
+        inside = [regions[index] for index in part]
+        written = {value for region in inside for value in region.writes}
+        reads = {value for region in inside for value in region.reads if value not in written}
+        step_reads = [value for value in reads if value not in pools.storage_of]
+        storages = {pools.storage_of[value] for value in reads | written if value in pools.storage_of}
+        later = {value for region in regions[part.stop :] for value in region.reads} | {"logits"}
+        leaving = [value for value in written if value in later and value not in pools.storage_of]
+
+        def call(on_op: OnOp | None) -> dict[str, Tensor]:
+            given = self.inputs[bucket]
+            known = {value: values[value] for value in step_reads} | pools.environment()
+            step = Step(given.slots, given.positions, context)
+            executor.run_regions(part, known, step, Calls(self.kernels, self.weights, before=on_op, state_checks=True))
+            return {value: known[value] for value in leaving}
+
+        def inputs() -> dict[str, Tensor]:
+            given = self.inputs[bucket]
+            named = {"slots": given.slots, "positions": given.positions}
+            named |= {value: values[value] for value in step_reads}
+            tables = {region.id: self.tables[region.id] for region in inside if region.id in self.tables}
+            return named | {f"rows of {region}": table.buffer for region, table in tables.items()}
+
+        def constants() -> Iterator[Tensor]:
+            yield e2m1_pairs(self.device.place)
+            for region in inside:
+                weights = self.weights[region.id]
+                yield from tensors_of(getattr(weights, name) for name in weights)
+
+        name = inside[0].id if len(inside) == 1 else f"{inside[0].id} to {inside[-1].id}"
+        state = sorted(storages)
+        return Work(name, inside[0].span, call, inputs, lambda: {key: pools.tensors[key] for key in state}, constants)

@@ -1,0 +1,38 @@
+"""Which regions are captured together, by the plan's `runtime.capture`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsv41c.runtime.manifest import OpEntry, RegionEntry
+
+
+def ranges(regions: Sequence[RegionEntry], ops: Mapping[str, Sequence[OpEntry]], capture: str) -> list[range]:
+    """Ranges of region indices that cover all regions, in order; none for `off`.
+
+    `layer`: each region alone; `every:N`: N layers together, embedding and head alone; `all`: everything. A range ends
+    before a region that reads a mapped table at ids which the range itself computes: rows come from the host, so the
+    ids have to be there before the work starts that uses them.
+    """
+    if capture == "off":
+        return []
+    size = {"layer": 1, "all": len(regions)}.get(capture) or int(capture.removeprefix("every:"))
+    found: list[range] = []
+    written: set[str] = set()
+    layers = 0
+    for index, region in enumerate(regions):
+        own = ops[region.id]
+        alone = capture != "all" and any(op.layer is None for op in own)
+        table_ids = {value for op in own if op.kind == "engram_rows" for value in op.reads.values()}
+        if not found or alone or layers in (0, size) or table_ids & written:
+            found.append(range(index, index))
+            written, layers = set(), 0
+        found[-1] = range(found[-1].start, index + 1)
+        written |= set(region.writes)
+        layers = 0 if alone else layers + 1
+    return found
+
+
+def buckets_of_context(largest: int) -> tuple[int, ...]:
+    """Powers of two below the largest context, and that itself: how far the positions of a captured step may reach."""
+    return (*(1 << power for power in range((largest - 1).bit_length())), largest)

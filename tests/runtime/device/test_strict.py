@@ -1,0 +1,175 @@
+"""Strict mode: what a graph could not hold is refused with a code, an op and a place; what is shipped passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import planted
+import pytest
+import torch
+from golden_tiny import ORACLE, TINY, engine, plan, weights
+
+from dsv41c.compiler import compile_spec, load
+from dsv41c.compiler.plan import write_plan
+from dsv41c.diagnostics import UserFault
+from dsv41c.kernels.catalog import FAMILIES
+from dsv41c.kernels.reference.encodings import Packed
+from dsv41c.kernels.registry import kernels_for
+from dsv41c.runtime.captured import CapturedSteps, StagedTable
+from dsv41c.runtime.device.protocol import GraphKey
+from dsv41c.runtime.device.rules import RULES
+from dsv41c.runtime.device.strict import StrictDevice
+from dsv41c.runtime.engine import Engine, load_weights
+from dsv41c.runtime.executor import Executor
+from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.plan import Plan, load_plan
+from dsv41c.runtime.state import DTYPES, Pools
+from dsv41c.runtime.synth import synth
+
+_FAMILIES = {  # one family that refuses it, and one that does not where there is any
+    name: [fault.families[0], *([f for f in FAMILIES if f not in fault.families][:1])]
+    for name, fault in planted.FAULTS.items()
+}
+
+
+@pytest.mark.parametrize(("name", "family"), [(name, family) for name, some in _FAMILIES.items() for family in some])
+def test_planted_faults_are_refused(name: str, family: str) -> None:
+    fault = planted.FAULTS[name]
+    code = fault.code if family in fault.families else fault.otherwise
+    if code is None:
+        planted.run(name, family)
+        return
+    with pytest.raises(UserFault) as refused:
+        planted.run(name, family)
+    (finding,) = refused.value.diagnostics
+    assert finding.code == code
+    assert "in captured `" in finding.message or "captured `" in finding.message
+    assert finding.span is not None and finding.span.file.endswith("tiny.yaml") and finding.span.line > 1
+    if fault.kind and name != "less work":
+        assert f".{fault.kind}`" in finding.message or f"`{fault.kind}`" in finding.message
+
+
+def test_every_family_has_rules() -> None:
+    assert set(RULES) == set(FAMILIES)
+    assert [family for family, rules in RULES.items() if rules.whole_updates or rules.fixed_views] == ["hpu"]
+
+
+def few_experts(weights: dict[str, object]) -> dict[str, object]:
+    """Two experts a layer: all run the same operations, and they are most of a step's."""
+    return {name: weight[:2] if isinstance(weight, Sequence) else weight for name, weight in weights.items()}
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path, dict[str, object]]:
+    """The shipped toy, its steps of one session with fewer iterations of one loop; a checkpoint, and its weights."""
+    folder = tmp_path_factory.mktemp("toy")
+    loaded = load("toy", sets=("mhc.sinkhorn_iters=2", "runtime.decode_buckets=[1]"))
+    write_plan(compile_spec(loaded), folder / "plan")
+    compiled = load_plan(folder / "plan")
+    synth(compiled.manifest, {}, folder / "checkpoint")
+    return compiled, folder / "checkpoint", few_experts(load_weights(compiled.manifest, folder / "checkpoint"))
+
+
+def steps(compiled: Plan, checkpoint: Path, weights: dict[str, object]) -> None:
+    """Two steps on prompts of four tokens: the first captures and replays, the second replays."""
+    kernels = kernels_for(compiled.manifest.target.family, "static")  # the reference would look for all experts
+    running = Engine(compiled, checkpoint, weights=weights, kernels=kernels, strict=True)
+    with running.open() as session:
+        session.feed([4, 5, 6, 7])
+        session.feed([8])
+    assert running.captured is not None and len(running.captured.values) == 1
+    assert [len(part) for part in running.captured.ranges] == [1] * len(compiled.manifest.regions)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tiny_passes_for_every_family(family: str) -> None:
+    steps(planted.for_family(plan(ORACLE, *planted.CHANGES), family), TINY, few_experts(weights()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_toy_passes_for_every_family(family: str, toy: tuple[Plan, Path, dict[str, object]]) -> None:
+    compiled, checkpoint, loaded = toy
+    steps(planted.for_family(compiled, family), checkpoint, loaded)
+
+
+def test_flash_passes_for_hpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes and operations at full width, without data; the rules of HPU are those of all families and more."""
+    loaded = load("deepseek-v4.1-flash", target="cpu", sets=("mhc.sinkhorn_iters=2", "runtime.decode_buckets=[1]"))
+    write_plan(compile_spec(loaded), tmp_path / "plan")
+    compiled = load_plan(tmp_path / "plan")
+    meta = torch.device("meta")
+    monkeypatch.setattr(StagedTable, "fetch", lambda *_: None)
+    kernels = kernels_for("hpu", "static")
+    executor = Executor(compiled, kernels, on_meta(compiled.manifest), Pools(compiled.manifest, meta))
+    captured = CapturedSteps(executor, StrictDevice(RULES["hpu"], meta), kernels, [1])
+    captured.ranges = captured.ranges[:22]  # up to layer 20, the candidate source; later layers are like these
+    with torch.no_grad():
+        captured.prepare(1001)
+        for part in captured.ranges:
+            captured.device.replay(GraphKey(1, 1024, part.start, part.start))
+    values = captured.values[1, 1024]
+    assert values["candidates@L20"].shape[:2] == (1, 1) and values["topk@L20"].shape == (1, 1, 512)
+
+
+class _Table:
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*ids.shape, self.width)
+
+
+def on_meta(manifest: Manifest) -> dict[str, object]:
+    """Weights and constants without data; one expert a layer."""
+    found: dict[str, object] = {}
+    for entry in manifest.weights:
+        if entry.role == "engram_table":
+            found[entry.id] = _Table(entry.shape[1])
+        elif entry.dtype == "stored":
+            rows, columns = entry.shape
+            codes = torch.empty(rows, columns // 2, dtype=torch.uint8, device="meta")
+            scale = torch.empty(rows, columns // 32, dtype=torch.uint8, device="meta")
+            assert (entry.stored, entry.count > 1) == ("fp4_32", True)
+            found[entry.id] = [Packed(codes, scale, "fp4_32")]
+        else:
+            found[entry.id] = torch.empty(entry.shape, dtype=DTYPES[entry.dtype], device="meta")
+    for constant in manifest.constants:
+        if constant.kind == "rope_frequencies":
+            found[constant.id] = torch.empty(int(constant.attrs["rope_dim"]) // 2, device="meta")
+        elif constant.kind == "token_map":
+            found[constant.id] = torch.empty(manifest.model.vocab_size, dtype=torch.long, device="meta")
+        else:
+            part = constant.kind.removeprefix("engram_")
+            found[constant.id] = torch.tensor([getattr(layer, part) for layer in manifest.engram.layers], device="meta")
+    return found
+
+
+def test_experts_that_read_data_are_refused() -> None:
+    """The reference kernels cannot be captured, which is why there are static ones."""
+    running = engine(ORACLE, *planted.CHANGES, kernels=kernels_for("cpu"), strict=True)
+    with running.open() as session, pytest.raises(UserFault, match=r"layers\.0\.ffn\.experts.*`tolist`"):
+        session.feed([3])
+
+
+def test_a_refused_capture_breaks_no_session_and_a_refused_replay_does() -> None:
+    faulty = planted.Faulty("norm", lambda _, args, result: result.sum().item())
+    running = engine(ORACLE, *planted.CHANGES, kernels=faulty, strict=True)
+    with running.open() as session:
+        session.feed([1, 2, 3, 4])
+        with pytest.raises(UserFault):
+            session.feed([5])
+        assert not session.broken and session.length == 4
+        faulty.armed = False
+        session.feed([5])
+        faulty.armed = True
+        with pytest.raises(UserFault):
+            session.feed([6])  # the same context: a replay
+        assert session.broken
+
+
+def test_capture_off_watches_nothing(tmp_path: Path) -> None:
+    running = engine(ORACLE, ("capture: layer", "capture: off"), strict=True)
+    assert running.captured is None
+    with running.open() as session:
+        session.feed([3])
