@@ -19,6 +19,7 @@ from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.recording import Recording, Trace
 from dsv41c.runtime.reference import ReferenceExecutor, unknown_value
 from dsv41c.runtime.session import Session
+from dsv41c.runtime.state import Pools
 
 # Largest difference within one region from equal inputs, over the largest magnitude of the value (at least 1), by the
 # plan's compute dtype: a region's f32 values come from its rounded ones. Measured on the golden checkpoint with every
@@ -66,7 +67,9 @@ class Comparer:
 
     def __init__(self, engine: Engine, *, until: str | None = None, kernels: object | None = None) -> None:
         self.engine = engine
-        self.reference = ReferenceExecutor(engine.manifest, engine.weights, kernels=kernels)
+        self.place = engine.device.place
+        pools = Pools(engine.manifest, self.place)
+        self.reference = ReferenceExecutor(engine.manifest, engine.weights, kernels=kernels, pools=pools)
         self.order = _compared(engine, until)
         self.first: Difference | None = None
         self.worst: Difference | None = None
@@ -92,8 +95,9 @@ class Comparer:
 
     def _compare(self, recording: Recording, slot: int, ids: list[int], start: int, width: int) -> None:
         """Run the reference region by region from the recording's values, and compare what each op writes."""
-        step = Step(torch.tensor([slot]), torch.tensor([start]), start + width)
-        known = {"ids": torch.tensor([ids[:width]]), **recording.values}
+        place = self.place
+        step = Step(torch.tensor([slot], device=place), torch.tensor([start], device=place), start + width)
+        known = {"ids": torch.tensor([ids[:width]], device=place), **recording.values}
         for region in self.engine.manifest.regions:
             own = {value for op in self.engine.executor.ops[region.id] for value in op.writes.values()}
             feeds = {value: tensor for value, tensor in known.items() if value not in own}

@@ -37,11 +37,11 @@ def collect(manifest: Manifest, trace: Trace, pools: Pools, slot: int, length: i
     """Every state of one session of `length` tokens, all fed while `trace` recorded: floats f32, integers int32.
 
     `topk` [T, index_topk], ascending, -1 = none; `candidates` [T, length // r] by group, ANDed with visibility;
-    `compress_kv` and `index_k` [length // r, ...], the rows of complete groups.
+    `compress_kv` and `index_k` [length // r, ...], the rows of complete groups. All on the host.
     """
     states = {}
     for value, key in state_keys(manifest).items():
-        parts = [recording.values[value][0] for recording in trace.steps if value in recording.values]
+        parts = [recording.values[value][0].to("cpu") for recording in trace.steps if value in recording.values]
         if parts:
             states[key] = _plain(_shaper(manifest, value, length)(parts))
     ratios = _ratios(manifest)
@@ -49,7 +49,7 @@ def collect(manifest: Manifest, trace: Trace, pools: Pools, slot: int, length: i
         match = re.fullmatch(rf"({'|'.join(_SESSION_KEYS)})@L(\d+)", entry.id)
         if match is not None and entry.scope == "session":
             rows = pools.rows(entry.id, slot)[: length // ratios[entry.id]]
-            states[f"L{match[2]}.{match[1]}"] = _plain(rows).clone()
+            states[f"L{match[2]}.{match[1]}"] = _plain(rows).to("cpu", copy=True)
     return states
 
 

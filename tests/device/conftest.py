@@ -1,0 +1,8 @@
+"""The golden checkpoint's helpers are those of the runtime's tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
