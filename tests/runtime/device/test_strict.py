@@ -72,7 +72,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path, dict[str,
 
 
 def steps(compiled: Plan, checkpoint: Path, weights: dict[str, object]) -> None:
-    """Two steps on prompts of four tokens: the first captures and replays, the second replays."""
+    """A step on a prompt of four tokens; it is captured, and replayed."""
     kernels = kernels_for(compiled.manifest.target.family, "static")  # the reference would look for all experts
     running = Engine(compiled, checkpoint, weights=weights, kernels=kernels, strict=True)
     with running.open() as session:
@@ -85,6 +85,11 @@ def steps(compiled: Plan, checkpoint: Path, weights: dict[str, object]) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tiny_passes_for_every_family(family: str) -> None:
     steps(planted.for_family(plan(ORACLE, *planted.CHANGES), family), TINY, few_experts(weights()))
+
+
+def test_packed_caches_pass_for_hpu() -> None:
+    packed = plan(ORACLE, ("kv_cache: none", "kv_cache: packed"), *planted.CHANGES)
+    steps(planted.for_family(packed, "hpu"), TINY, few_experts(weights()))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
