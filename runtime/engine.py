@@ -50,6 +50,9 @@ class Engine:
 
     Steps of one token are captured as the plan says, on devices that capture. `strict` (DSV41C_STRICT) runs a plan of
     any family on the CPU instead, and holds those steps to the rules of the family's graphs (DSV870 to DSV877).
+
+    Where only the last logits of a feed are wanted, regions compute only the rows at its end that these and the state
+    after it need, as the plan says: exactly the same, for less. `exact_tail=False` computes every row.
     """
 
     def __init__(
@@ -61,10 +64,12 @@ class Engine:
         kernels: object | None = None,
         debug: int = 0,
         strict: bool = False,
+        exact_tail: bool = True,
     ) -> None:
         refusals.raise_if(not_runnable(plan.manifest, strict=strict))
         self.manifest = plan.manifest
         self.debug = debug
+        self.exact_tail = exact_tail
         self.device = device_for(plan.manifest, strict=strict, checks=debug >= 2)
         loaded = weights if weights is not None else load_weights(plan.manifest, checkpoint)
         self.weights = on_device(loaded, self.device.place)
@@ -153,9 +158,11 @@ class Engine:
             ]
         refusals.raise_if(faults)
         size = min(chunk or self.manifest.runtime.prefill_chunk, self.manifest.runtime.prefill_chunk)
+        exact_tail = self.exact_tail and not all_logits and trace is None
         kept: list[Tensor] = []
         for start in range(0, len(tokens), size):
-            logits = self._step([session], [tokens[start : start + size]], trace)[0]
+            after = max(0, len(tokens) - start - size) if exact_tail else None
+            logits = self._step([session], [tokens[start : start + size]], trace, after=after)[0]
             kept = [*kept, logits] if all_logits else [logits[-1:].clone()]  # a chunk's logits are large; let them go
         return torch.cat(kept) if all_logits else kept[0][0]
 
@@ -194,8 +201,12 @@ class Engine:
         trace: Trace | None,
         *,
         padded: bool = False,
+        after: int | None = None,
     ) -> Tensor:
-        """One step of equally long rows; f32 logits [len(sessions), T, V]. Checks nothing."""
+        """One step of equally long rows; f32 logits [len(sessions), T, V]. Checks nothing.
+
+        With `after`, the number of tokens that the feed goes on with, eager steps compute its tail: `Executor.run`.
+        """
         began = time.perf_counter()
         width = len(rows[0])
         captured = self.captured if width == 1 and trace is None else None
@@ -213,7 +224,7 @@ class Engine:
             if captured is not None:
                 logits = captured.run([row[0] for row in tokens], slots, positions)
             else:
-                logits = self._eager(tokens, slots, positions, trace)
+                logits = self._eager(tokens, slots, positions, trace, after)
             logits = logits[: len(sessions)].to("cpu", copy=captured is not None)
             for session in sessions:
                 session.length += width
@@ -222,7 +233,12 @@ class Engine:
         return logits
 
     def _eager(
-        self, ids: Sequence[Sequence[int]], slots: Sequence[int], positions: Sequence[int], trace: Trace | None
+        self,
+        ids: Sequence[Sequence[int]],
+        slots: Sequence[int],
+        positions: Sequence[int],
+        trace: Trace | None,
+        after: int | None,
     ) -> Tensor:
         place = self.device.place
         step = Step(
@@ -230,7 +246,8 @@ class Engine:
             positions=torch.tensor(positions, device=place),
             context=max(positions) + len(ids[0]),
         )
-        return self.executor.run(torch.tensor(ids, device=place), step, trace.begin() if trace is not None else None)
+        record = trace.begin() if trace is not None else None
+        return self.executor.run(torch.tensor(ids, device=place), step, record, after=after)
 
 
 @contextmanager

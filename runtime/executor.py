@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from dsv41c.kernels.step import Step
@@ -13,6 +14,7 @@ from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, weight_ident
 from dsv41c.runtime.plan import span_of
 from dsv41c.runtime.recording import Recording, RecordingKernels, ops_by_region
 from dsv41c.runtime.state import Pools
+from dsv41c.runtime.tail import Tail, TailRows, last_rows
 
 
 class LoadedPlan(Protocol):
@@ -61,7 +63,8 @@ class Calls:
     """How regions are called: with which kernels and weights, and who hears of what they do.
 
     `before` hears of each op, `sink` gets what each op wrote. `state_checks` looks where each region left session
-    state, `number_checks` for NaN in what it wrote, which brings numbers to the host.
+    state, `number_checks` for NaN in what it wrote, which brings numbers to the host. `tail`: the rows that regions
+    compute, None for all.
     """
 
     kernels: object
@@ -70,6 +73,7 @@ class Calls:
     before: Callable[[OpEntry], None] | None = None
     state_checks: bool = False
     number_checks: bool = False
+    tail: Tail | None = None
 
 
 def _nowhere(written: dict[str, Any]) -> None:
@@ -99,21 +103,34 @@ class Executor:
         self.regions = tuple(plan.manifest.regions)
         self.ops = ops_by_region(plan.manifest)
         self.weights = {region.id: region_weights(self.ops[region.id], weights) for region in self.regions}
+        self.tail_rows = TailRows.of(plan.manifest)
         self.last_use = {value: index for index, region in enumerate(self.regions) for value in region.reads}
 
-    def run(self, ids: Tensor, step: Step, record: Recording | None = None) -> Tensor:
-        """One step: ids int64 [B, T] at the places of `step`; logits f32 [B, T, V]. Updates the pools in place."""
+    def run(self, ids: Tensor, step: Step, record: Recording | None = None, *, after: int | None = None) -> Tensor:
+        """One step: ids int64 [B, T] at the places of `step`; logits f32 [B, T, V]. Updates the pools in place.
+
+        With `after`, the number of tokens of the same prompt that come behind this step, regions compute only the rows
+        that the prompt's last logits and its state need. Logits are then those of the prompt's last token: f32
+        [B, 1, V] of the last step, [B, 0, V] of the others.
+        """
         values: dict[str, Tensor] = {"ids": ids, **self.pools.environment()}
         sink = None if record is None else lambda written: record.keep(written, self.pools.storage_of)
-        calls = Calls(self.kernels, self.weights, sink, state_checks=self.checks, number_checks=self.checks)
+        tail = None if after is None else Tail(self.tail_rows, ids.shape[1], after)
+        calls = Calls(self.kernels, self.weights, sink, None, self.checks, self.checks, tail)
         self.run_regions(range(len(self.regions)), values, step, calls)
-        return values["logits"]
+        nothing = (ids.shape[0], 0, self.manifest.model.vocab_size)
+        return values["logits"] if "logits" in values else torch.zeros(nothing, device=ids.device)
 
     def run_regions(self, regions: range, values: dict[str, Tensor], step: Step, calls: Calls) -> None:
         """Run some regions, in order, on values by id; adds what they write, drops what nobody reads any more."""
         for index in regions:
             region = self.regions[index]
-            self._call(region, values, step, calls)
+            if calls.tail is None:
+                self._call(region, values, step, calls)
+            elif rows := calls.tail.computed(region.id):
+                known = {value: self._last(value, values[value], rows) for value in region.reads}
+                self._call(region, known, calls.tail.step(step, rows), calls)
+                values.update({value: known[value] for value in region.writes})
             for value in region.reads:
                 if self.last_use[value] == index and value not in self.pools.storage_of:
                     values.pop(value, None)  # step values are large; free them as soon as nobody reads them
@@ -132,11 +149,17 @@ class Executor:
             raise
         written = result if isinstance(result, tuple) else (result,)
         fresh = dict(zip(region.writes, written, strict=True))
+        if calls.tail is not None:  # the first rows of a region that attends lack rows before them
+            fresh = {value: self._last(value, tensor, calls.tail.read(value)) for value, tensor in fresh.items()}
         if calls.state_checks:
             self._check_state(region, fresh)
         if calls.number_checks:
             self.check_numbers(region, fresh)
         values.update(fresh)
+
+    def _last(self, value: str, tensor: Tensor, rows: int) -> Tensor:
+        """The last rows of a step value; session state as it is."""
+        return tensor if value in self.pools.storage_of else last_rows(tensor, rows)
 
     def _check_state(self, region: RegionEntry, written: Mapping[str, Tensor]) -> None:
         """Session state has to be updated in place."""

@@ -42,7 +42,7 @@ class RunOptions:
     """How to run. `n` tokens at most; temperature 0 is greedy; `chunk` cuts the prompt (None: the plan's own).
 
     `logits_out` and `states_out` are safetensors files to write. `compare` runs the reference beside, up to `until`.
-    `debug` and `strict` as for `Engine`.
+    `debug`, `strict` and `exact_tail` as for `Engine`; for those files and for comparing every row is computed anyway.
     """
 
     n: int = 0
@@ -56,6 +56,7 @@ class RunOptions:
     until: str | None = None
     debug: int = 0
     strict: bool = False
+    exact_tail: bool = True
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ def run_plan(
     refusals.raise_if(_prompt_faults(result.prompt_ids, plan, options))
     clock = _Clock(result.timings, on_part)
     with clock.part("load"):
-        engine = Engine(plan, checkpoint, debug=options.debug, strict=options.strict)
+        engine = Engine(plan, checkpoint, debug=options.debug, strict=options.strict, exact_tail=options.exact_tail)
     run = _Run(engine, options, clock)
     stream = TextStream(text) if text is not None else None
     result.text = "" if stream is not None else None

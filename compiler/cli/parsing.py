@@ -174,6 +174,12 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", metavar="P", type=_fraction(1.0), help="sample from the likeliest P (default: 1)")
     parser.add_argument("--seed", metavar="S", type=_count, help="seed of sampling (default: a new one, which is told)")
     parser.add_argument("--chunk", metavar="N", type=_positive, help="feed the prompt in pieces of N tokens")
+    parser.add_argument(
+        "--no-exact-tail",
+        action="store_false",
+        dest="exact_tail",
+        help="compute every row of the prompt, not only those that the next token and the state after it need",
+    )
     parser.add_argument("--logits-out", metavar="F", type=_path, help="write `logits` of every position as safetensors")
     parser.add_argument("--states-out", metavar="F", type=_path, help="write every layer's states as safetensors")
     parser.add_argument("--compare", choices=("reference",), help="compare every value with the reference kernels'")
