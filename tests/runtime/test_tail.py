@@ -142,8 +142,9 @@ def test_random_models(tmp_path_factory: pytest.TempPathFactory, spec: dict[str,
     spec["attention"]["window_size"] = 3
     spec["numerics"] = {"compute": "f32", "activation_quant": "none", "kv_cache": "none"}
     spec["runtime"] = {"max_context": 128, "max_sessions": 1, "prefill_chunk": 32, "decode_buckets": [1]}
-    if "engram" in spec:  # small tables
-        spec["model"]["vocab_size"], spec["engram"]["vocab_size"] = 300, 50
+    if "engram" in spec:  # small tables, and a vocabulary that a tokenizer can have
+        spec["model"]["vocab_size"] = 300
+        spec["engram"] |= {"vocab_size": 50, "compressed_vocab_size": 250}
         hashes = hash_constants(SimpleNamespace(**spec["engram"]), spec["layers"]["engram_layers"])
         spec["engram"]["num_embeddings"] = [layer.rows for layer in hashes]
     found = loaded(spec)
