@@ -86,7 +86,7 @@ def feed_both(tail: Session, full: Session, sizes: list[int], chunk: int | None,
     expect_equal_state(tail, full)
 
 
-@pytest.mark.parametrize(("window", "chunk"), [(1, 16), (3, 7), (3, 64), (16, 1), (16, 7), (16, 16), (16, 64)])
+@pytest.mark.parametrize(("window", "chunk"), [(1, 16), (3, 7), (3, 64), (16, 1), (16, 7), (16, 64)])
 def test_the_same_as_every_row(window: int, chunk: int) -> None:
     """Poisoned slots: a row that was left out and is read all the same shows as NaN."""
     changes = windowed(window)
@@ -129,7 +129,7 @@ def test_steps_of_one_token_that_are_captured() -> None:
     changes = (*windowed(3), ("decode_buckets: [1, 2, 4]", "decode_buckets: [1]"))
     tail, full = engine(ORACLE, *changes, debug=2, strict=True), engine(ORACLE, *changes, debug=2, exact_tail=False)
     with tail.open() as one, full.open() as two:
-        for part, chunk in ((PROMPT[:20], 7), (PROMPT[20:25], 1), (PROMPT[25:60], 16)):
+        for part, chunk in ((PROMPT[:12], 5), (PROMPT[12:14], 1), (PROMPT[14:30], 7)):
             assert apart(one.feed(part, chunk=chunk), two.feed(part)) <= LOGITS_BOUND
         expect_equal_state(one, two)
 
