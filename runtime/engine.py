@@ -163,7 +163,9 @@ class Engine:
         for start in range(0, len(tokens), size):
             after = max(0, len(tokens) - start - size) if exact_tail else None
             logits = self._step([session], [tokens[start : start + size]], trace, after=after)[0]
-            kept = [*kept, logits] if all_logits else [logits[-1:].clone()]  # a chunk's logits are large; let them go
+            if not all_logits:  # a chunk's logits are large; let them go
+                kept.clear()
+            kept.append(logits if all_logits else logits[-1:].clone())
         return torch.cat(kept) if all_logits else kept[0][0]
 
     def decode(self, batch: Batch, *, trace: Trace | None = None) -> dict[Session, Tensor]:
