@@ -87,10 +87,6 @@ class CapturedSteps:
                 self.tables[region] = named[name] = StagedTable(named[name], shape, self.device.place)
         return RegionWeights(named)
 
-    def bucket_of(self, rows: int) -> int:
-        """The smallest bucket that has so many rows."""
-        return self.buckets[bisect_left(self.buckets, rows)]
-
     def context_of(self, context: int) -> int:
         """The smallest bucket of context that reaches so far."""
         return self.contexts[bisect_left(self.contexts, context)]

@@ -38,6 +38,25 @@ def _swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
+def _expert(
+    x: Tensor,
+    share: Tensor | None,
+    w1: Tensor | Packed,
+    w2: Tensor | Packed,
+    w3: Tensor | Packed,
+    limit: float,
+    activation_quant: str,
+) -> Tensor:
+    """One expert on rows x [n, D] or [B, T, D]: w2(share * swiglu(w1 x, w3 x)), rounded to x's dtype, as f32.
+
+    `share` f32 is the routing weight of each row, None for 1.
+    """
+    gate = linear(x, dense(w1, x.dtype), activation_quant)
+    hidden = _swiglu(gate, linear(x, dense(w3, x.dtype), activation_quant), limit)
+    hidden = (hidden if share is None else share * hidden).to(x.dtype)
+    return linear(hidden, dense(w2, x.dtype), activation_quant).to(torch.float32)
+
+
 def experts(
     x: Tensor,
     expert_weights: Tensor,
@@ -60,12 +79,9 @@ def experts(
     routed = torch.zeros(flat.shape, dtype=torch.float32, device=x.device)
     for expert in sorted(set(ids.flatten().tolist())):
         token, place = torch.where(ids == expert)
-        part = flat[token]
-        gate = linear(part, dense(w1[expert], x.dtype), activation_quant)
-        up = linear(part, dense(w3[expert], x.dtype), activation_quant)
-        hidden = (weights[token, place, None] * _swiglu(gate, up, limit)).to(x.dtype)
+        share, parts = weights[token, place, None], (w1[expert], w2[expert], w3[expert])
         # A token has an expert once, so no two rows of this sum are the same.
-        routed[token] += linear(hidden, dense(w2[expert], x.dtype), activation_quant).to(torch.float32)
+        routed[token] += _expert(flat[token], share, *parts, limit, activation_quant)
     return torch.unflatten(routed, 0, x.shape[:2])
 
 
@@ -90,10 +106,7 @@ def experts_static(
     for expert in range(len(w1)):
         chosen = ids == expert
         share = weights.masked_fill(~chosen, 0).sum(-1, keepdim=True)
-        gate = linear(flat, dense(w1[expert], x.dtype), activation_quant)
-        up = linear(flat, dense(w3[expert], x.dtype), activation_quant)
-        hidden = (share * _swiglu(gate, up, limit)).to(x.dtype)
-        added = linear(hidden, dense(w2[expert], x.dtype), activation_quant).to(torch.float32)
+        added = _expert(flat, share, w1[expert], w2[expert], w3[expert], limit, activation_quant)
         # Not a product with the mask: of a token that did not choose the expert anything may come.
         routed = torch.where(chosen.any(-1, keepdim=True), routed + added, routed)
     return torch.unflatten(routed, 0, x.shape[:2])
@@ -106,5 +119,4 @@ def shared_expert(
 
     x [B, T, D]; routed f32 [B, T, D]; w1, w3 [inter, D]; w2 [D, inter]. The sum is f32 and rounded once.
     """
-    hidden = _swiglu(linear(x, w1, activation_quant), linear(x, w3, activation_quant), limit).to(x.dtype)
-    return (routed + linear(hidden, w2, activation_quant).to(torch.float32)).to(x.dtype)
+    return (routed + _expert(x, None, w1, w2, w3, limit, activation_quant)).to(x.dtype)
