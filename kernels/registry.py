@@ -1,17 +1,24 @@
-"""Which function computes an op on a device family: (op kind, family, variant) -> kernel."""
+"""Which function computes an op or a fused kind on a device family: (kind, family, variant) -> kernel.
+
+Variants: `reference` is plain torch, `static` the same as a graph can hold it. `triton` has native kernels, for the
+families and kinds that `kernels.fusion` lists, and takes the `static` ones for the rest; only asking for it imports
+Triton.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 
-from dsv41c.kernels.catalog import FAMILIES, OPS
+from dsv41c.kernels.catalog import FAMILIES
+from dsv41c.kernels.fusion import CALLS, FUSED, NATIVE_VARIANT
 from dsv41c.kernels.reference import (
     attend,
     compress,
     embed,
     engram,
+    fused,
     index,
     mix,
     moe,
@@ -56,28 +63,43 @@ _REFERENCE: Final[Mapping[str, Kernel]] = MappingProxyType(
 _STATIC: Final[Mapping[str, Kernel]] = MappingProxyType({**_REFERENCE, "experts": moe.experts_static})
 
 # Plain torch runs on every family, so each one has both.
-_TABLE: Final[Mapping[tuple[str, str, str], Kernel]] = MappingProxyType(
+_PLAIN: Final[Mapping[str, Mapping[str, Kernel]]] = MappingProxyType(
     {
-        (op, family, variant): kernel
+        variant: MappingProxyType(
+            {**kernels, **{name: fused.compose(kind, SimpleNamespace(**kernels)) for name, kind in FUSED.items()}}
+        )
         for variant, kernels in (("reference", _REFERENCE), ("static", _STATIC))
-        for op, kernel in kernels.items()
-        for family in FAMILIES
     }
 )
 
 
-def find_kernel(op: str, family: str, variant: str = "reference") -> Kernel | None:
-    """The kernel of an op kind on a device family, or None where there is none."""
-    return _TABLE.get((op, family, variant))
-
-
 def variants(family: str) -> tuple[str, ...]:
     """The names of the kernel variants that a family has, sorted; none for an unknown family."""
-    return tuple(sorted({variant for _, known, variant in _TABLE if known == family}))
+    if family not in FAMILIES:
+        return ()
+    return tuple(sorted({*_PLAIN, *([NATIVE_VARIANT[family]] if family in NATIVE_VARIANT else [])}))
+
+
+def find_kernel(kind: str, family: str, variant: str = "reference") -> Kernel | None:
+    """The kernel of an op kind or fused kind on a device family, or None where there is none.
+
+    Raises ImportError for the variant `triton` where Triton is not installed.
+    """
+    return _table(family, variant).get(kind)
+
+
+def _table(family: str, variant: str) -> Mapping[str, Kernel]:
+    if variant not in variants(family):
+        return {}
+    if variant in _PLAIN:
+        return _PLAIN[variant]
+    from dsv41c.kernels.triton import NATIVE
+
+    return {**_PLAIN["static"], **NATIVE}
 
 
 class Kernels:
-    """The kernels of one family and variant, an attribute for each op kind: `kernels.mix(...)`. Cannot be changed."""
+    """The kernels of one family and variant, an attribute for each kind: `kernels.mix(...)`. Cannot be changed."""
 
     __slots__ = ("_kernels", "family", "variant")
 
@@ -110,9 +132,12 @@ class Kernels:
 
 
 def kernels_for(family: str, variant: str = "reference") -> Kernels:
-    """All kernels of a family and variant. Raises ValueError, naming what exists, where there is none."""
-    found = {op: kernel for op in OPS if (kernel := find_kernel(op, family, variant)) is not None}
-    if not found:
+    """All kernels of a family and variant. Raises ValueError, naming what exists, where there is none.
+
+    Raises ImportError for the variant `triton` where Triton is not installed.
+    """
+    table = _table(family, variant)
+    if not table:
         there = "; ".join(f"{known}: {', '.join(variants(known))}" for known in FAMILIES)
         raise ValueError(f"no `{variant}` kernels for family `{family}`; there are {there}")
-    return Kernels(family, variant, found)
+    return Kernels(family, variant, {kind: table[kind] for kind in CALLS if kind in table})

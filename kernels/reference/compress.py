@@ -31,9 +31,9 @@ def compress(
     """Latents of the groups that this call may complete, and the compressed KV with their rows appended.
 
     x [B, T, D]; compress_kv [slots, capacity, C], or u8 [slots, capacity, bytes], and group_tail f32 [slots, 2, r, C],
-    both updated in place; wkv and wgate [C, D], f32 when r > 1; norm_weight f32 [C]. Returns latent [B, G, C] with
-    G = (r-1+T) // r, before rope and zero where the group stays open; compress_kv; and group_tail where it was given.
-    With r = 1 a group is its token: there is no gate and no tail, and nothing is pooled in f32.
+    both updated in place; wkv and wgate [C, D], used as f32 when r > 1; norm_weight f32 [C]. Returns latent [B, G, C]
+    with G = (r-1+T) // r, before rope and zero where the group stays open; compress_kv; and group_tail where it was
+    given. With r = 1 a group is its token: there is no gate and no tail, and nothing is pooled in f32.
     """
     if ratio == 1:
         latent = norm(linear(x, wkv), norm_weight, eps=eps)
@@ -54,7 +54,7 @@ def _pool(step: Step, x: Tensor, group_tail: Tensor, wkv: Tensor, wgate: Tensor)
     batch, tokens, _ = x.shape
     ratio = group_tail.shape[2]
     count = (ratio - 1 + tokens) // ratio
-    fresh = torch.stack([linear(x, wkv), linear(x, wgate)], dim=1)  # [B, 2, T, C]
+    fresh = torch.stack([linear(x, weight.to(torch.float32)) for weight in (wkv, wgate)], dim=1)  # [B, 2, T, C]
     source = torch.cat([group_tail[step.slots], fresh], dim=2)  # [B, 2, r + T, C]
     waiting = step.positions % ratio  # tokens of the open group in the tail
     ended = (waiting + tokens) // ratio  # groups this call completes

@@ -18,5 +18,5 @@ def embed(ids: Tensor, embed: Tensor, *, streams: int) -> tuple[Tensor, Tensor]:
 
 
 def head(x: Tensor, head: Tensor) -> Tensor:
-    """Logits f32 [B, T, V]: f32(x) head^T, with x [B, T, D] and head [V, D] f32."""
-    return torch.nn.functional.linear(x.to(torch.float32), head)
+    """Logits f32 [B, T, V]: f32(x) f32(head)^T, with x [B, T, D] and head [V, D] f32 or bf16."""
+    return torch.nn.functional.linear(x.to(torch.float32), head.to(torch.float32))

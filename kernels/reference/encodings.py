@@ -10,8 +10,10 @@ tensor to integers turns 2^-7 into 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -27,6 +29,30 @@ class Packed(NamedTuple):
     codes: Tensor
     scale: Tensor
     encoding: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stacked(Sequence[Packed]):
+    """Quantised matrices of one shape in one piece: item e is a view of the e-th.
+
+    codes uint8 [E, M, N/2] and scale uint8 [E, M, N/32] with `fp4_32`, which is the only encoding of it so far.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    encoding: str = "fp4_32"
+
+    def __len__(self) -> int:
+        return self.codes.shape[0]
+
+    @overload
+    def __getitem__(self, index: int) -> Packed: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Packed]: ...
+    def __getitem__(self, index: int | slice) -> Packed | list[Packed]:
+        if isinstance(index, slice):
+            return [self[item] for item in range(*index.indices(len(self)))]
+        return Packed(self.codes[index], self.scale[index], self.encoding)
 
 
 def decode_e8m0(scale: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.step import Step
 
@@ -73,7 +74,7 @@ def engram_rows(engram_ids: Tensor, table: RowTable, *, index: int) -> Tensor:
 def engram_gate(
     streams: Tensor,
     engram_rows: Tensor,
-    wkv: Tensor,
+    wkv: Tensor | Packed,
     q_weight: Tensor,
     k_weight: Tensor,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.reference.fake_quant import fake_fp4
 from dsv41c.kernels.reference.groups import append_groups, group_numbers, visible_groups
 from dsv41c.kernels.reference.linear import linear
@@ -44,7 +45,7 @@ def index_query(
     x: Tensor,
     query_latent: Tensor,
     rope: Tensor,
-    wq_b: Tensor,
+    wq_b: Tensor | Packed,
     weights_proj: Tensor,
     *,
     heads: int,

@@ -17,12 +17,12 @@ def route(
 ) -> tuple[Tensor, Tensor]:
     """The experts of each token: weights f32 [B, T, active] and ids int64 [B, T, active], best first.
 
-    x [B, T, D]; gate f32 [experts, D]; bias f32 [experts]. Scores are sqrt(softplus(x gate^T / temperature)) in f32.
-    The bias takes part in the choice only; weights are the chosen scores over their sum, times `route_scale`.
+    x [B, T, D]; gate f32 or bf16 [experts, D]; bias f32 [experts]. Scores are sqrt(softplus(x gate^T / temperature)) in
+    f32. The bias takes part in the choice only; weights are the chosen scores over their sum, times `route_scale`.
     """
     if score_func != "sqrtsoftplus":
         raise ValueError(f"unknown score function `{score_func}`; known: sqrtsoftplus")
-    logits = torch.nn.functional.linear(x.to(torch.float32), gate) / gate_temp
+    logits = torch.nn.functional.linear(x.to(torch.float32), gate.to(torch.float32)) / gate_temp
     # softplus here is log1p(exp(x)): log(1 + exp(x)) would be 0 from -16.7 down.
     scores = torch.nn.functional.softplus(logits).sqrt()
     ids = best(scores + bias, active)
@@ -113,7 +113,14 @@ def experts_static(
 
 
 def shared_expert(
-    x: Tensor, routed: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, *, limit: float, activation_quant: str
+    x: Tensor,
+    routed: Tensor,
+    w1: Tensor | Packed,
+    w2: Tensor | Packed,
+    w3: Tensor | Packed,
+    *,
+    limit: float,
+    activation_quant: str,
 ) -> Tensor:
     """routed + w2(silu(w1 x) * w3 x), with the routed experts' clamps and weight 1; [B, T, D] in x's dtype.
 

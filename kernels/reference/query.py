@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.reference.norm import norm
 from dsv41c.kernels.reference.rope import apply_rope
@@ -15,9 +16,9 @@ def query(
     step: Step,
     x: Tensor,
     rope: Tensor,
-    wq_a: Tensor,
+    wq_a: Tensor | Packed,
     q_norm: Tensor,
-    wq_b: Tensor,
+    wq_b: Tensor | Packed,
     *,
     heads: int,
     rope_dim: int,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.reference.fake_quant import fake_fp8
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.reference.norm import norm
@@ -17,7 +18,7 @@ def window_rows(
     step: Step,
     x: Tensor,
     rope: Tensor,
-    wkv: Tensor,
+    wkv: Tensor | Packed,
     kv_norm: Tensor,
     *,
     rope_dim: int,

@@ -18,7 +18,8 @@ def test_every_op_has_a_reference_kernel(family):
         assert (find_kernel(op, family) is None) == (op in CARRIERS)
         if op not in CARRIERS:
             assert getattr(kernels, op) is find_kernel(op, family)
-    assert variants(family) == ("reference", "static")
+    native = ("triton",) if family in ("cuda", "rocm") else ()
+    assert variants(family) == ("reference", "static", *native)
 
 
 @pytest.mark.parametrize("variant", ["reference", "static"])

@@ -1,4 +1,4 @@
-"""What the compiler may import of the other packages: three contracts that are plain data, and nothing else."""
+"""What the compiler may import of the other packages: contracts that are plain data, and nothing else."""
 
 import ast
 from pathlib import Path
@@ -12,6 +12,7 @@ CONTRACTS = (
     "dsv41c.runtime.weights.headers",
     "dsv41c.kernels.catalog",
     "dsv41c.kernels.encodings",
+    "dsv41c.kernels.fusion",
 )
 
 

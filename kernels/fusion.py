@@ -1,0 +1,160 @@
+"""Fused kinds: runs of ops that one kernel computes, and which kernels are native. Plain data, no torch.
+
+A fused kind covers op kinds in the order of their calls, each once. Its wiring says what every read port of theirs is
+fed by: the write port of an op before it, or a read from outside. Its signature follows from that, in the catalogue's
+own form, and its kernel is called by the catalogue's convention, always with `step`:
+
+    writes = kernels.KIND(step, reads, weights, optional reads and weights by name, attrs by name)
+
+Weights and attributes are those of the covered ops, named `{op kind}_{name}` (`query_wq_a`, `mix_eps`). What is neither
+read from outside nor among the writes is hidden: no value of a plan shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dsv41c.kernels.catalog import CARRIERS, FAMILIES, OPS, OpKind, Port
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKind:
+    """A fused kind. `name`, `summary`, `reads` and the rest of its call form are in `signature`.
+
+    `wires`: by (op kind, read port) either (op kind before it, write port) or ("", name of a read from outside).
+    `leaves`: by write of the fused kind, the op kind and port that give it.
+    """
+
+    name: str
+    summary: str
+    covers: tuple[str, ...]
+    wires: Mapping[tuple[str, str], tuple[str, str]]
+    leaves: Mapping[str, tuple[str, str]]
+    signature: OpKind
+
+    def feeds(self, read: str) -> tuple[tuple[str, str], ...]:
+        """The ports (op kind, port) that a read from outside feeds, in the order of calls."""
+        return tuple(port for port, source in self.wires.items() if source == ("", read))
+
+
+def part_name(op: str, name: str) -> str:
+    """What a weight or attribute of a covered op is called in the fused kind: `query_wq_a`."""
+    return f"{op}_{name}"
+
+
+def _fused(name: str, covers: str, wires: str, writes: str, summary: str) -> FusedKind:
+    """A fused kind from words: `op.port=op.port` or `op.port=read` for wires, `write=op.port` for what leaves."""
+    kinds = tuple(covers.split())
+    wired = {}
+    for word in wires.split():
+        port, _, source = word.partition("=")
+        op, _, fed_by = source.rpartition(".")
+        wired[_pair(port)] = (op, fed_by)
+    left = {word.partition("=")[0]: _pair(word.partition("=")[2]) for word in writes.split()}
+    signature = OpKind(
+        name,
+        summary,
+        _reads(wired),
+        tuple(Port(write, _port(OPS[op].writes, port).kind) for write, (op, port) in left.items()),
+        tuple(part_name(op, weight) for op in kinds for weight in OPS[op].weights),
+        tuple(part_name(op, weight) for op in kinds for weight in OPS[op].optional_weights),
+        tuple(part_name(op, attr) for op in kinds for attr in OPS[op].attrs),
+        uses_step=True,
+    )
+    return FusedKind(name, summary, kinds, MappingProxyType(wired), MappingProxyType(left), signature)
+
+
+def _pair(word: str) -> tuple[str, str]:
+    op, _, port = word.partition(".")
+    return op, port
+
+
+def _port(ports: tuple[Port, ...], name: str) -> Port:
+    return next(port for port in ports if port.name == name)
+
+
+def _reads(wires: Mapping[tuple[str, str], tuple[str, str]]) -> tuple[Port, ...]:
+    """The reads from outside in the order of first use. One is optional where every port that it feeds is."""
+    ports: dict[str, list[Port]] = {}
+    for (op, name), (source, read) in wires.items():
+        if not source:
+            ports.setdefault(read, []).append(_port(OPS[op].reads, name))
+    return tuple(Port(read, fed[0].kind, all(port.optional for port in fed)) for read, fed in ports.items())
+
+
+_INPUT = "mix.streams=streams collapse.streams=streams collapse.pre=pre norm.x=collapse.collapsed"
+
+FUSED: Mapping[str, FusedKind] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            _fused(
+                "attention_input",
+                "mix collapse norm query window_rows",
+                f"{_INPUT} query.x=norm.normed window_rows.x=norm.normed",
+                "pre=mix.pre post=mix.post comb=mix.comb normed=norm.normed query=query.query"
+                " query_latent=query.query_latent window_rows=window_rows.window_rows",
+                "from the streams to the query and this call's window rows",
+            ),
+            _fused(
+                "attention_output",
+                "attend window_store output expand",
+                "attend.query=query attend.window_kv=window_kv attend.window_rows=window_rows"
+                " attend.compress_kv=compress_kv attend.topk=topk window_store.window_rows=window_rows"
+                " window_store.window_kv=window_kv output.attended=attend.attended"
+                " expand.sublayer_out=output.sublayer_out expand.streams=streams expand.post=post expand.comb=comb",
+                "window_kv=window_store.window_kv streams=expand.streams",
+                "attention, its output projection, and back onto the streams; the ring is written behind the attention",
+            ),
+            _fused(
+                "ffn",
+                "mix collapse norm route experts shared_expert expand",
+                f"{_INPUT} route.x=norm.normed experts.x=norm.normed experts.expert_weights=route.expert_weights"
+                " experts.expert_ids=route.expert_ids shared_expert.x=norm.normed shared_expert.routed=experts.routed"
+                " expand.sublayer_out=shared_expert.sublayer_out expand.streams=streams expand.post=mix.post"
+                " expand.comb=mix.comb",
+                "pre=mix.pre streams=expand.streams",
+                "the whole expert sublayer, streams to streams",
+            ),
+            _fused(
+                "logits",
+                "collapse norm head",
+                "collapse.streams=streams collapse.pre=pre norm.x=collapse.collapsed head.x=norm.normed",
+                "logits=head.logits",
+                "the last collapse, norm and logits",
+            ),
+        )
+    }
+)
+
+# Every kind of call that generated code may hold, in the catalogue's form: ops with a kernel, then fused kinds.
+CALLS: Mapping[str, OpKind] = MappingProxyType(
+    {name: op for name, op in OPS.items() if name not in CARRIERS}
+    | {name: kind.signature for name, kind in FUSED.items()}
+)
+
+_GPU = (
+    "embed",
+    "engram_ids",
+    "engram_rows",
+    "engram_gate",
+    "compress",
+    "index_keys",
+    "index_query",
+    "index_score",
+    "select_candidates",
+    "select_topk",
+    *FUSED,
+)
+# The op kinds and fused kinds that have a native kernel, by family; the others run on the plain torch kernels.
+NATIVE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {family: _GPU if family in ("cuda", "rocm") else () for family in FAMILIES}
+)
+# The registry's variant with native kernels, by family.
+NATIVE_VARIANT: Mapping[str, str] = MappingProxyType({"cuda": "triton", "rocm": "triton"})
+# What native kernels are compiled for, in the names of their compiler.
+ARCHITECTURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"cuda": ("sm_90", "sm_89"), "rocm": ("gfx942", "gfx1100")}
+)
