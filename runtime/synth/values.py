@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -46,18 +46,18 @@ class Piece(NamedTuple):
     scale: Tensor | None
 
 
-def scale_of(weight: Weight) -> tuple[float, float]:
+def scale_of(role: str, shape: Sequence[int]) -> tuple[float, float]:
     """Mean and standard deviation: norms about one, linears so that unit inputs give unit outputs."""
-    if weight.role.endswith("norm"):
+    if role.endswith("norm"):
         return 1.0, 0.1
-    return _SCALES.get(weight.role, (0.0, weight.shape[-1] ** -0.5))
+    return _SCALES.get(role, (0.0, shape[-1] ** -0.5))
 
 
 def pieces(weight: Weight, seed: int) -> Iterator[Piece]:
     """The bytes of a weight, piece by piece along its rows."""
     digest = hashlib.sha256(f"{seed}:{weight.tensor.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    mean, deviation = scale_of(weight)
+    mean, deviation = scale_of(weight.role, weight.shape)
     *leading, columns = weight.shape
     rows = leading[0] if leading else 1
     # Whole blocks of rows, so that a 32x32 block never lies in two pieces.
