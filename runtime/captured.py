@@ -100,10 +100,14 @@ class CapturedSteps:
 
     def run(self, ids: Sequence[int], slots: Sequence[int], positions: Sequence[int]) -> Tensor:
         """One token for each row of a whole bucket; logits f32 [B, 1, V], overwritten by the next step."""
-        context = self.context_of(max(positions) + 1)
+        context = max(positions) + 1
         self.prepare(context)
-        bucket = len(slots)
-        self._fill(bucket, ids, slots, positions)
+        self._fill(len(slots), ids, slots, positions)
+        return self.replay(len(slots), context)
+
+    def replay(self, bucket: int, context: int) -> Tensor:
+        """A step on what `inputs[bucket]` holds, every position of it below `context`, for which it is prepared."""
+        context = self.context_of(context)
         values = self.values[bucket, context]
         for part in self.ranges:
             self._fetch(part, values)
