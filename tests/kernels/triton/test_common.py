@@ -69,3 +69,27 @@ def test_scales_of_blocks(function, largest, floor):
     x = torch.cat([powers, torch.nextafter(powers, powers * 2), torch.nextafter(powers, powers / 2)])
     x = torch.cat([x, torch.rand(500) * 1e3, torch.tensor([0.0, 1e-4, 1e-45, floor, float("inf"), float("nan")])])
     assert torch.equal(bits(result(function, x)), bits(power_of_two_scale(x, largest, floor)))
+
+
+@triton.jit
+def narrow(x, y, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(y + at, tl.load(x + at).to(tl.bfloat16))
+
+
+@triton.jit
+def product(x, y, z, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(z + at, tl.dot(tl.load(x + at), tl.load(y + at)))
+
+
+def test_the_interpreter_rounds_and_multiplies_bf16_as_hardware_does():
+    x = torch.cat([torch.randn(1000), torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 255.75, 2**-130, 3e38, float("inf")])])
+    x = torch.nn.functional.pad(x, (0, 18))
+    y = torch.zeros(1024, dtype=torch.bfloat16)
+    narrow[(1,)](x, y, 1024)
+    assert torch.equal(y, x.to(torch.bfloat16))
+    a, b = torch.randn(2, 16, 16).to(torch.bfloat16)
+    c = torch.zeros(16, 16)
+    product[(1,)](a, b, c, 16)
+    assert torch.allclose(c, a.float() @ b.float(), atol=1e-5)
