@@ -38,6 +38,32 @@ class FusedKind:
         """The ports (op kind, port) that a read from outside feeds, in the order of calls."""
         return tuple(port for port, source in self.wires.items() if source == ("", read))
 
+    def bound(self, ops: Mapping[str, Wired]) -> dict[str, str] | None:
+        """The values of its reads from outside, where ops are wired to each other as it says; None where they are not.
+
+        `ops` by op kind: the first of those it covers, or all. An optional port may be left open.
+        """
+        found: dict[str, str] = {}
+        for op, wired in ops.items():
+            for port in OPS[op].reads:
+                value, wire = wired.reads.get(port.name), self.wires.get((op, port.name))
+                if value is None and port.optional:
+                    continue
+                if value is None or wire is None:
+                    return None
+                source, name = wire
+                if value != (ops[source].writes.get(name) if source else found.setdefault(name, value)):
+                    return None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """The values that an op reads and writes, by port."""
+
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+
 
 def part_name(op: str, name: str) -> str:
     """What a weight or attribute of a covered op is called in the fused kind: `query_wq_a`."""

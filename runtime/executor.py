@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dsv41c.kernels.step import Step
+from dsv41c.runtime.calls import calls_of
 from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, weight_identifier
 from dsv41c.runtime.plan import span_of
 from dsv41c.runtime.recording import Recording, RecordingKernels, ops_by_region
@@ -102,6 +103,8 @@ class Executor:
         self.functions = plan.functions
         self.regions = tuple(plan.manifest.regions)
         self.ops = ops_by_region(plan.manifest)
+        by_id = {op.id: op for op in plan.manifest.ops}
+        self.calls = {region.id: calls_of(region, by_id) for region in self.regions}
         self.weights = {region.id: region_weights(self.ops[region.id], weights) for region in self.regions}
         self.tail_rows = TailRows.of(plan.manifest)
         self.last_use = {value: index for index, region in enumerate(self.regions) for value in region.reads}
@@ -139,7 +142,7 @@ class Executor:
         kernels = calls.kernels
         if calls.sink is not None or calls.before is not None:
             sink = calls.sink if calls.sink is not None else _nowhere
-            kernels = RecordingKernels(kernels, region.id, self.ops[region.id], sink, calls.before)
+            kernels = RecordingKernels(kernels, region.id, self.calls[region.id], sink, calls.before)
         reads = [values[value] for value in region.reads]
         try:
             result = self.functions[region.id](kernels, calls.weights[region.id], step, *reads)

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast
 
-FORMAT = "dsv41c.plan/1.0"
+FORMAT = "dsv41c.plan/1.1"
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 28
 
@@ -151,11 +151,19 @@ class OpEntry(Entry):
     span: str
 
 
+class CallEntry(Entry):
+    """A kernel call of an op kind or a fused kind, and the ops that it covers, in the order the kind lists theirs."""
+
+    kind: str
+    ops: Strings
+
+
 class RegionEntry(Entry):
     """A function of a stage file, and the unit of capture: `function(kernels, weights, step, *reads) -> writes`.
 
     `tail_rows`: the rows at the end of a prompt that it has to compute where only the last logits are wanted, None for
     every row. Where it attends, what it writes of the first window_size - 1 of them is of no use, and nobody reads it.
+    `calls`: what the function calls, in order; empty where that is each of `ops` by itself.
     """
 
     id: str
@@ -166,6 +174,7 @@ class RegionEntry(Entry):
     writes: Strings
     span: str
     tail_rows: int | None = None
+    calls: list[CallEntry] = []
 
 
 class TransferEntry(Entry):
@@ -182,7 +191,10 @@ class TransferEntry(Entry):
 
 
 class KernelEntry(Entry):
-    """The kernel that serves ops: `reference` kernels serve one op kind each."""
+    """The kernel that serves ops, `VARIANT.KIND`: `reference.route`, `triton.attention_input`.
+
+    Where a fused kind serves them, these are all ops that its calls cover.
+    """
 
     kernel: str
     ops: Strings

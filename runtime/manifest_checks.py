@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from dsv41c.kernels.catalog import CARRIERS, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
 from dsv41c.kernels.encodings import CACHE_ROWS, ENCODINGS, PLAIN_ENCODINGS
+from dsv41c.runtime.calls import check_calls
 from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, RegionEntry, ValueEntry
 
 MAX_SIZE = 1 << 40
@@ -33,7 +34,7 @@ def check(manifest: Manifest) -> Iterator[str]:
     if names:
         return
     wiring = [*_stages(manifest), *_ops(manifest), *_values(manifest), *_regions(manifest)]
-    yield from wiring or _tails(manifest)
+    yield from wiring or (*_tails(manifest), *check_calls(manifest))
     yield from _weights(manifest)
     if manifest.engram is not None:
         yield from _engram(manifest, manifest.engram)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
+from dsv41c.runtime.calls import RegionCall, calls_of
 from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, identifier, read, sha256, weight_identifier
 from dsv41c.runtime.plan_code import MAX_SOURCE_BYTES, Function, RefusedError, check_module
 
@@ -126,11 +127,12 @@ def _disagreements(
             yield function.line, f"function `{function.name}` is no region of the manifest"
             continue
         region = wanted[function.name]
-        for text in _differences(function, region, [ops[op] for op in region.ops], strict):
+        for text in _differences(function, region, calls_of(region, ops), strict):
             yield function.line, f"`{function.name}` {text}"
 
 
-def _differences(function: Function, region: RegionEntry, ops: list[OpEntry], strict: bool) -> Iterator[str]:
+def _differences(function: Function, region: RegionEntry, calls: list[RegionCall], strict: bool) -> Iterator[str]:
+    ops = [op for call in calls for op in call.ops]
     layer = ops[0].layer
     reads = tuple(identifier(value, layer) for value in region.reads)
     if function.reads != reads:
@@ -140,8 +142,8 @@ def _differences(function: Function, region: RegionEntry, ops: list[OpEntry], st
     unknown = function.weights - {weight_identifier(weight) for op in ops for weight in op.weights.values()}
     if unknown:
         yield f"uses weights that the region has not: {', '.join(sorted(unknown))[:300]}"
-    calls = [(call.kind, dict(call.attributes)) for call in function.calls]
-    if strict and calls != [(op.kind, op.attrs) for op in ops]:
+    found = [(call.kind, dict(call.attributes)) for call in function.calls]
+    if strict and found != [(call.kind, call.attributes) for call in calls]:
         yield "does not call the ops of its region with their attributes"
 
 

@@ -17,7 +17,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dsv41c.kernels.catalog import CARRIERS, OPS, OpKind
+from dsv41c.kernels.catalog import OpKind
+from dsv41c.kernels.fusion import CALLS
 
 MAX_SOURCE_BYTES = 1 << 26
 Literal = int | float | str
@@ -35,7 +36,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel call: its op kind, targets, and arguments; names as text, attributes as values."""
+    """A kernel call: its op kind or fused kind, targets, and arguments; names as text, attributes as values."""
 
     kind: str
     line: int
@@ -99,7 +100,7 @@ def _call(node: ast.stmt, known: set[str], weights: set[str]) -> Call:
     kind = call.func.attr
     if not isinstance(call.func.value, ast.Name) or call.func.value.id != "kernels":
         raise RefusedError("a call of something that is not `kernels.op`", node.lineno)
-    if kind not in OPS or kind in CARRIERS:
+    if kind not in CALLS:
         raise RefusedError(f"a call of `kernels.{kind[:100]}`, which is no kernel", node.lineno)
     positional = [_argument(argument, known, weights) for argument in call.args]
     named: dict[str, Literal | None] = {}
@@ -110,9 +111,9 @@ def _call(node: ast.stmt, known: set[str], weights: set[str]) -> Call:
         if literal is None:
             _argument(keyword.value, known, weights)
         named[keyword.arg] = literal
-    _fits(OPS[kind], len(positional), named, node.lineno)
+    _fits(CALLS[kind], len(positional), named, node.lineno)
     targets = _targets(node.targets[0])
-    least, most = _count(OPS[kind])
+    least, most = _count(CALLS[kind])
     if not least <= len(targets) <= most:
         raise RefusedError(f"`kernels.{kind}` gives {least} to {most} values, not {len(targets)}", node.lineno)
     known.update(targets)

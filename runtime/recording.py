@@ -1,18 +1,23 @@
 """Watching a plan at work: kernels that keep what they return, so that compiled code needs no extra outputs.
 
-Generated code calls kernels in the order of its region's ops, so the i-th call is the i-th op.
+Generated code calls kernels in the order of its region's calls, so the i-th call is the i-th of these. A call that
+covers several ops hides values between them; while somebody watches, it runs the single ops instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, UserFault
 from dsv41c.kernels.catalog import OPS
+from dsv41c.kernels.fusion import FUSED
+from dsv41c.kernels.reference.fused import compose
+from dsv41c.runtime.calls import RegionCall
 from dsv41c.runtime.manifest import Manifest, OpEntry
 
 
@@ -57,31 +62,40 @@ class Trace:
 
 
 class RecordingKernels:
-    """Kernels of one region's call that record; a call out of the order of the region's ops is a coded error.
+    """Kernels of one region's call that record; a call out of the order of the region's calls is a coded error.
 
-    `before` hears of each op before its kernel runs, `sink` gets what it wrote, by value id.
+    `before` hears of each op before its kernel runs, `sink` gets what it wrote, by value id. Of a fused kind no kernel
+    is called: its ops are, one by one, so that every value is seen.
     """
 
     def __init__(
         self,
         kernels: object,
         region: str,
-        ops: Sequence[OpEntry],
+        calls: Sequence[RegionCall],
         sink: Callable[[dict[str, Any]], None],
         before: Callable[[OpEntry], None] | None = None,
     ) -> None:
         self._kernels = kernels
         self._region = region
-        self._ops = ops
+        self._calls = calls
         self._sink = sink
         self._before = before
         self._next = 0
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
-        kernel = getattr(self._kernels, kind)
+        if kind in FUSED:
+            return lambda *args, **kwargs: self._composed(self._take(kind))(*args, **kwargs)
+        getattr(self._kernels, kind)  # an unknown kind is an AttributeError here already
+        return lambda *args, **kwargs: self._recorded(self._take(kind).ops[0])(*args, **kwargs)
+
+    def _composed(self, call: RegionCall) -> Callable[..., Any]:
+        return compose(FUSED[call.kind], SimpleNamespace(**{op.kind: self._recorded(op) for op in call.ops}))
+
+    def _recorded(self, op: OpEntry) -> Callable[..., Any]:
+        kernel = getattr(self._kernels, op.kind)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            op = self._take(kind)
             if self._before is not None:
                 self._before(op)
             result = kernel(*args, **kwargs)
@@ -90,16 +104,18 @@ class RecordingKernels:
 
         return recorded
 
-    def _take(self, kind: str) -> OpEntry:
-        op = self._ops[self._next] if self._next < len(self._ops) else None
-        if op is None or op.kind != kind:
-            raise UserFault([_out_of_step(self._region, kind, op)])
+    def _take(self, kind: str) -> RegionCall:
+        call = self._calls[self._next] if self._next < len(self._calls) else None
+        if call is None or call.kind != kind:
+            raise UserFault([_out_of_step(self._region, kind, call)])
         self._next += 1
-        return op
+        return call
 
 
-def _out_of_step(region: str, kind: str, op: OpEntry | None) -> Diagnostic:
-    expected = f"the manifest has `{op.kind}` (`{op.id}`) next" if op else "the manifest has no further op there"
+def _out_of_step(region: str, kind: str, call: RegionCall | None) -> Diagnostic:
+    expected = "the manifest has no further op there"
+    if call is not None:
+        expected = f"the manifest has `{call.kind}` (`{call.ops[0].id}`) next"
     return Diagnostic(
         "DSV869",
         f"the code of region `{region}` calls kernel `{kind}` where {expected}",
@@ -108,6 +124,6 @@ def _out_of_step(region: str, kind: str, op: OpEntry | None) -> Diagnostic:
 
 
 def ops_by_region(manifest: Manifest) -> dict[str, list[OpEntry]]:
-    """The ops of each region, in the order its function calls them."""
+    """The ops of each region, in order."""
     ops = {op.id: op for op in manifest.ops}
     return {region.id: [ops[op] for op in region.ops] for region in manifest.regions}

@@ -188,6 +188,44 @@ def _run(parser: argparse.ArgumentParser) -> None:
     _json(parser)
 
 
+def _bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", type=_path, help="a plan folder made by `compile`")
+    parser.add_argument(
+        "--weights", metavar="W", type=_path, default="random", help="`random` (default), or a checkpoint's folder"
+    )
+    parser.add_argument(
+        "--stored-experts", metavar="N", type=_positive, help="random weights of N experts a layer, behind a whole gate"
+    )
+    parser.add_argument("--batch", metavar="B", type=_positive, help="sessions of a step (default: 1)")
+    parser.add_argument("--context", metavar="N", type=_positive, help="tokens of each session (default: 1024)")
+    parser.add_argument(
+        "--cell",
+        metavar="batch=B,context=N",
+        action="append",
+        default=[],
+        dest="cells",
+        type=_cell,
+        help="the two together; may come again, all cells share the weights",
+    )
+    parser.add_argument(
+        "--prefill",
+        metavar="N[:KIND]",
+        action="append",
+        default=[],
+        type=_prefill,
+        help="also read a prompt of N tokens, with the exact tail and with every row; KIND is one of `tail`, `every`",
+    )
+    parser.add_argument("--steps", metavar="K", type=_positive, default=50, help="steps of a turn (default: 50)")
+    parser.add_argument("--rounds", metavar="R", type=_positive, default=7, help="rounds of turns (default: 7)")
+    parser.add_argument("--arms", metavar="A,B", type=_words, help="of layer, all, eager, torch (default: all of them)")
+    parser.add_argument("--seed", metavar="S", type=_count, default=0, help="seed of weights and ids (default: 0)")
+    parser.add_argument("--profile", action="store_true", help="also list the kernels of the first arm's step by time")
+    parser.add_argument("--budget", metavar="SECONDS", type=_positive, help="begin nothing new after so long")
+    parser.add_argument("--label", metavar="TEXT", help="a text to keep with the result")
+    parser.add_argument("--allow-edited", action="store_true", help="run a changed plan, with a warning")
+    _json(parser)
+
+
 def _explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", metavar="CODE", nargs="?", help="a code such as DSV301; without it, all are listed")
     _json(parser)
@@ -229,6 +267,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "compile": _compile,
     "graph": _graph,
     "run": _run,
+    "bench": _bench,
     "explain": _explain,
     "import": _import,
     "synth": _synth,
@@ -286,6 +325,28 @@ def _kinds(text: str) -> tuple[str, ...]:
             message = _nearest(f"`{kind}` is not a kind of state", kind, list(STATE_KINDS))
             raise argparse.ArgumentTypeError(message)
     return kinds
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+
+
+def _cell(text: str) -> tuple[int | None, int | None]:
+    """Batch and context; None for what is not named."""
+    found: dict[str, int] = {}
+    for word in _words(text):
+        name, equals, number = word.partition("=")
+        if name not in ("batch", "context") or not equals or name in found:
+            raise argparse.ArgumentTypeError(f"`{text}` is not batch=B,context=N")
+        found[name] = _positive(number)
+    return found.get("batch"), found.get("context")
+
+
+def _prefill(text: str) -> tuple[int, tuple[str, ...]]:
+    tokens, colon, kind = text.partition(":")
+    if colon and kind not in ("tail", "every"):
+        raise argparse.ArgumentTypeError(f"`{text}` is not N, N:tail or N:every")
+    return _positive(tokens), (kind,) if colon else ("tail", "every")
 
 
 def overview() -> str:

@@ -37,7 +37,7 @@ def work(arguments: Namespace, console: Console) -> int:
     for path in (arguments.logits_out, arguments.states_out):
         if path is not None:
             expect_writable(path)
-    _limit_threads(console)
+    limit_threads(console)
     with console.step("import the runtime"):
         from dsv41c.runtime.plan import load_plan
         from dsv41c.runtime.run import RunOptions, run_plan
@@ -84,7 +84,7 @@ def _announce(console: Console) -> Callable[[str], None] | None:
     return announce
 
 
-def _limit_threads(console: Console) -> None:
+def limit_threads(console: Console) -> None:
     """Torch takes these from the environment when it is first imported.
 
     Waiting threads sleep: spinning is no faster here and slows small models tenfold where the cores do other work too.

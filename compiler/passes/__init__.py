@@ -6,15 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsv41c.compiler.passes.fuse import fuse
 from dsv41c.compiler.passes.liveness import liveness
 from dsv41c.compiler.passes.order import order
 from dsv41c.compiler.passes.place import place
-from dsv41c.compiler.passes.program import Lifetime, Program, Region, Transfer
+from dsv41c.compiler.passes.program import Call, Lifetime, Program, Region, Transfer
 from dsv41c.compiler.passes.rows import rows
 from dsv41c.compiler.passes.segment import segment
 from dsv41c.compiler.passes.transfers import transfers
 
-__all__ = ["PIPELINE", "Lifetime", "Pass", "Program", "Region", "Transfer", "run"]
+__all__ = ["PIPELINE", "Call", "Lifetime", "Pass", "Program", "Region", "Transfer", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("order", order, needs=("transfers",), gives=("order",)),
     Pass("liveness", liveness, needs=("order",), gives=("lifetimes",)),
     Pass("segment", segment, needs=("order",), gives=("regions",)),
+    Pass("fuse", fuse, needs=("regions",), gives=("calls",)),
     Pass("rows", rows, needs=("regions",), gives=("tail_rows",)),
 )
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from dsv41c.compiler.build import Positions
-from dsv41c.compiler.ir import Graph
+from dsv41c.compiler.ir import Graph, Op
 from dsv41c.compiler.layer_map import LayerMap
 from dsv41c.compiler.shapes import Shapes
 from dsv41c.diagnostics import Span
@@ -44,10 +44,24 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel call: an op of the graph, or one of a fused kind that stands for the ops it covers, by id."""
+
+    op: Op
+    covers: tuple[str, ...]
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is of a fused kind."""
+        return self.op.id != self.covers[0]
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """A unit of capture: one function. `reads` come from outside, `writes` leave; temporaries are neither.
 
-    `tail_rows` are the rows at the end of a prompt that it has to compute for the last logits, None for every row.
+    `calls` are what the function calls, in order; they cover the `ops`. `tail_rows` are the rows at the end of a prompt
+    that it has to compute for the last logits, None for every row.
     """
 
     id: str
@@ -57,12 +71,16 @@ class Region:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     span: Span
+    calls: tuple[Call, ...] = ()
     tail_rows: int | None = None
 
 
 @dataclass(frozen=True)
 class Program:
-    """A graph between two passes. `transfers`, `lifetimes` and `regions` are empty until their pass has run."""
+    """A graph between two passes. `transfers`, `lifetimes` and `regions` are empty until their pass has run.
+
+    `native` says whether native kernels run the plan; `fuse` finds out.
+    """
 
     spec: Spec
     positions: Positions
@@ -70,6 +88,7 @@ class Program:
     transfers: tuple[Transfer, ...] = ()
     lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
     regions: tuple[Region, ...] = ()
+    native: bool = False
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -86,6 +105,11 @@ class Program:
         """The device of each stage."""
         return tuple(self.spec.placement.devices)
 
+    @property
+    def family(self) -> str:
+        """The device family of the plan: that of its first device. The checks refuse a mixture."""
+        return self.devices[0].partition(":")[0]
+
     def __str__(self) -> str:
         """The graph's text, then what the passes found, as comments that the graph's parser skips."""
         lines = [str(self.graph).rstrip("\n")]
@@ -98,5 +122,7 @@ class Program:
         lines += [
             f"# region {r.id} @{r.stage}: ({', '.join(r.reads)}) -> ({', '.join(r.writes)})" for r in self.regions
         ]
+        fused = [call for region in self.regions for call in region.calls if call.fused]
+        lines += [f"# call {call.op.id} ({call.op.kind}) covers {', '.join(call.covers)}" for call in fused]
         lines += [f"# tail {r.id} {r.tail_rows} rows" for r in self.regions if r.tail_rows is not None]
         return "\n".join(lines) + "\n"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping
 
-from dsv41c.compiler.ir import Graph, Op, Scalar
+from dsv41c.compiler.ir import Op, Scalar
 from dsv41c.compiler.passes import Region
 from dsv41c.compiler.plan.model import LINE_LENGTH, BlockModel, FunctionModel, StepModel
 from dsv41c.diagnostics import Span
-from dsv41c.kernels.catalog import OPS
+from dsv41c.kernels.fusion import CALLS
 from dsv41c.runtime.manifest import identifier, weight_identifier
 
 _MIX = "mixing coefficients; the streams collapse with the pre-mix carried from the sublayer before"
@@ -30,6 +30,10 @@ _BLOCKS: Mapping[str, str] = {
     "ffn.mix": f"expert input: {_MIX}",
     "route": "routed experts and the shared one",
     "final.collapse": "the last collapse, norm and logits",
+    "attention_input": "attention input: mixing coefficients, collapse and norm, query and window rows",
+    "attention_output": "attention and its output, back onto the streams; the ring is written after it was read",
+    "ffn": "expert sublayer: mixing coefficients, collapse and norm, routing, routed experts and the shared one",
+    "logits": "the last collapse, norm and logits",
 }
 _BLOCK_OF: Mapping[str, str] = {
     "engram_gate": "engram_rows",
@@ -57,9 +61,9 @@ def literal(value: Scalar) -> str:
     return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text
 
 
-def function(graph: Graph, region: Region, summary: str, headline: str) -> FunctionModel:
+def function(region: Region, summary: str, headline: str) -> FunctionModel:
     """The function of a region. `summary` goes into the comment above it, `headline` begins its docstring."""
-    ops = [graph.by_id[op] for op in region.ops]
+    ops = [call.op for call in region.calls]
     layer = ops[0].layer
     names = _names(ops, layer)
     parameters = ("kernels", "weights", "step", *(names[value] for value in region.reads))
@@ -135,8 +139,8 @@ def _step(op: Op, names: Mapping[str, str], home: Span) -> StepModel:
 
 
 def _arguments(op: Op, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Arguments in the catalogue's calling convention."""
-    entry = OPS[op.kind]
+    """Arguments in the catalogue's calling convention, which fused kinds have too."""
+    entry = CALLS[op.kind]
     optional = {port.name for port in entry.reads if port.optional}
     weights = [(name, f"weights.{weight_identifier(weight)}") for name, weight in op.weights]
     required = [names[value] for port, value in op.reads if port not in optional]

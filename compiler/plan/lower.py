@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from dsv41c import __version__
 from dsv41c.compiler.engram_hash import hash_constants
 from dsv41c.compiler.ir import Op, Value
 from dsv41c.compiler.passes import Program, Region
+from dsv41c.compiler.passes.fuse import kernel_name
 from dsv41c.compiler.plan.weights import constant_entries, weight_entries
 from dsv41c.diagnostics import Diagnostic
-from dsv41c.kernels.catalog import CARRIERS, OPS, OpKind
+from dsv41c.kernels.catalog import OPS, OpKind
 from dsv41c.runtime.manifest import (
     FORMAT,
+    CallEntry,
     EngramEntry,
     EngramLayerEntry,
     FileEntry,
@@ -32,14 +34,9 @@ from dsv41c.runtime.manifest import (
 )
 
 
-def family(program: Program) -> str:
-    """The device family of the plan: that of its first device. The checks refuse a mixture."""
-    return program.devices[0].partition(":")[0]
-
-
 def missing_kernels(program: Program, catalogue: Mapping[str, OpKind] = OPS) -> list[Diagnostic]:
     """A finding (DSV601) for each kind of op that no kernel of the plan's device family can run."""
-    wanted = family(program)
+    wanted = program.family
     by_kind: dict[str, list[Op]] = {}
     for op in program.graph.ops:
         if wanted not in catalogue[op.kind].families:
@@ -68,7 +65,7 @@ def lower(program: Program, spec_text: str, files: Mapping[str, str]) -> Manifes
         name=spec.name,
         spec_sha256=sha256(spec_text.encode()),
         graph_sha256=sha256(str(graph).encode()),
-        target=TargetEntry(family=family(program), devices=list(dict.fromkeys(program.devices))),  # type: ignore[arg-type]
+        target=TargetEntry(family=program.family, devices=list(dict.fromkeys(program.devices))),  # type: ignore[arg-type]
         model=_model(program),
         tokens=TokensEntry(bos=spec.tokens.bos, eos=spec.tokens.eos, pad=spec.tokens.pad),
         numerics=NumericsEntry(
@@ -84,7 +81,7 @@ def lower(program: Program, spec_text: str, files: Mapping[str, str]) -> Manifes
         ops=[_op(op) for op in graph.ops],
         regions=[_region(region) for region in program.regions],
         transfers=_transfers(program),
-        kernels=_kernels(graph.ops),
+        kernels=_kernels(program),
         weights=weight_entries(spec, graph),
         constants=constant_entries(spec, graph),
     )
@@ -192,7 +189,14 @@ def _region(region: Region) -> RegionEntry:
         writes=list(region.writes),
         span=str(region.span),
         tail_rows=region.tail_rows,
+        calls=_calls(region),
     )
+
+
+def _calls(region: Region) -> list[CallEntry]:
+    if not any(call.fused for call in region.calls):
+        return []
+    return [CallEntry(kind=call.op.kind, ops=list(call.covers)) for call in region.calls]
 
 
 def _transfers(program: Program) -> list[TransferEntry]:
@@ -211,10 +215,9 @@ def _transfers(program: Program) -> list[TransferEntry]:
     ]
 
 
-def _kernels(ops: Iterable[Op]) -> list[KernelEntry]:
-    """Reference kernels, one for each kind of op."""
+def _kernels(program: Program) -> list[KernelEntry]:
+    """What serves which ops: native kernels where the plan has them, reference kernels for the rest."""
     served: dict[str, list[str]] = {}
-    for op in ops:
-        if op.kind not in CARRIERS:
-            served.setdefault(f"reference.{op.kind}", []).append(op.id)
+    for call in (call for region in program.regions for call in region.calls):
+        served.setdefault(kernel_name(program, call), []).extend(call.covers)
     return [KernelEntry(kernel=kernel, ops=ids) for kernel, ids in sorted(served.items())]

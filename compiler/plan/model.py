@@ -90,8 +90,17 @@ class TailModel:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelModel:
+    """A row of the README's table of kernels: one kernel, the kinds of ops it computes, and where it is called."""
+
+    kernel: str
+    covers: str
+    regions: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanModel:
-    """A whole plan, for the templates."""
+    """A whole plan, for the templates. `kernels` is empty where the reference kernels serve every op."""
 
     name: str
     tool: str
@@ -102,4 +111,5 @@ class PlanModel:
     boundaries: tuple[BoundaryModel, ...]
     states: tuple[StateModel, ...]
     tails: tuple[TailModel, ...]
+    kernels: tuple[KernelModel, ...]
     devices: str

@@ -197,7 +197,7 @@ def test_passes_change_nothing_in_place():
 def test_dump_and_round_trip(tmp_path):
     result = passes.run(program(TOY, [4, 8]), dump=tmp_path)
     names = [path.name for path in sorted(tmp_path.iterdir())]
-    passed = ("place", "transfers", "order", "liveness", "segment", "rows")
+    passed = ("place", "transfers", "order", "liveness", "segment", "fuse", "rows")
     assert names == [f"{number:02d}-{name}.txt" for number, name in enumerate(passed, start=1)]
     text = (tmp_path / names[-1]).read_text()
     assert str(parse(text)) == str(result.graph)

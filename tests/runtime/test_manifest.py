@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from dsv41c.compiler.plan import compile_spec
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import UserFault
+from dsv41c.runtime.manifest import FORMAT
 from dsv41c.runtime.manifest_text import parse, read
 
 TOY = compile_spec(load("toy"))
 TEXT = TOY.files["manifest.json"]
+NATIVE = compile_spec(load("toy", target="cuda")).files["manifest.json"]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "contradictions.txt"
 
 
@@ -54,14 +56,22 @@ def test_a_manifest_that_is_too_large(tmp_path, monkeypatch):
 
 
 def test_versions():
-    assert parsed(TEXT.replace("dsv41c.plan/1.0", "dsv41c.plan/2.0").encode()) == ["DSV802"]
-    assert parsed(TEXT.replace("dsv41c.plan/1.0", "dsv41c.plan/1.7").encode()) == []
+    assert parsed(TEXT.replace(FORMAT, "dsv41c.plan/2.0").encode()) == ["DSV802"]
+    assert parsed(TEXT.replace(FORMAT, "dsv41c.plan/1.7").encode()) == []
     newer = json.loads(TEXT) | {"format": "dsv41c.plan/1.7", "colour": "blue"}
     newer["ops"][3]["cost"] = 7
     newer["ops"][3]["more"] = {"deep": [1]}
     newer["runtime"]["speed"] = "high"
     assert parsed(newer) == []
     assert parsed(newer | {"format": "dsv41c.plan/1.0"}) == ["DSV803"]
+
+
+def test_plans_of_older_minor_versions_read_as_they_were_meant():
+    older = json.loads(TEXT) | {"format": "dsv41c.plan/1.0"}
+    for region in older["regions"]:
+        del region["calls"]
+    manifest = parse(json.dumps(older).encode(), "manifest.json")
+    assert manifest.regions == TOY.manifest.regions and manifest.ops == TOY.manifest.ops
 
 
 def test_the_version_that_made_a_plan_is_named():
@@ -172,11 +182,33 @@ INCONSISTENT = {
 }
 
 
+def calls(content):
+    """The calls of layer 2, by kind."""
+    return {call["kind"]: call for call in content["regions"][3]["calls"]}
+
+
+CALLS = {
+    "call of an unknown kind": lambda c: calls(c)["compress"].update(kind="squeeze"),
+    "call of another kind": lambda c: calls(c)["compress"].update(kind="norm"),
+    "fused call of another kind": lambda c: calls(c)["ffn"].update(kind="attention_output"),
+    "call that lacks an op": lambda c: calls(c)["ffn"]["ops"].pop(),
+    "call of an op of another region": lambda c: calls(c)["compress"].update(ops=["layers.5.attn.compress"]),
+    "op in two calls": lambda c: c["regions"][3]["calls"].append(calls(c)["compress"]),
+    "ops wired otherwise": lambda c: (
+        calls(c)["ffn"]["ops"].__setitem__(2, calls(c)["attention_input"]["ops"][2])
+        or calls(c)["attention_input"]["ops"].__setitem__(2, "layers.2.ffn.norm")
+    ),
+    "hidden value that is read": lambda c: next(v for v in c["values"] if v["id"] == "normed@L2.ffn")["readers"].append(
+        "layers.3.attn.norm"
+    ),
+}
+
+
 def test_contradictions_are_found_and_named(update_golden):
     """Each edit gives its own sentences, which the golden file holds for review."""
     lines = []
-    for name, edit in INCONSISTENT.items():
-        content = json.loads(TEXT)
+    for name, edit in (INCONSISTENT | CALLS).items():
+        content = json.loads(NATIVE if name in CALLS else TEXT)
         edit(content)
         found = findings(content)
         assert {finding.code for finding in found} == {"DSV804"}, name
@@ -191,7 +223,7 @@ def test_contradictions_are_found_and_named(update_golden):
 @given(st.data())
 def test_no_change_of_a_manifest_gives_an_exception(data):
     """Any value of a manifest replaced by another: refused with a code, or fine, never an exception."""
-    content = json.loads(TEXT)
+    content = json.loads(data.draw(st.sampled_from([TEXT, NATIVE])))
     place = content
     while True:
         keys = sorted(place) if isinstance(place, dict) else range(len(place))

@@ -2,7 +2,7 @@
 
 1xx text (15x: what was asked for on the command line), 2xx schema, 3xx layer map, 4xx state flow, 5xx placement and
 memory, 6xx lowering and kernels, 7xx weights, 80x to 84x plan, 85x and 86x sessions and text at run time, 87x captured
-work, 9xx internal.
+work, 88x benchmarks, 9xx internal.
 Each group is a module with its `CODES`.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dsv41c.codes import (
+    benchmarks,
     devices,
     layer_map,
     lowering,
@@ -26,7 +27,7 @@ from dsv41c.codes import (
 )
 from dsv41c.codes.code import Code
 
-GROUPS = (text, usage, schema, layer_map, state_flow, placement, lowering, weights, plan, sessions, devices)
+GROUPS = (text, usage, schema, layer_map, state_flow, placement, lowering, weights, plan, sessions, devices, benchmarks)
 
 TABLE: Mapping[str, Code] = MappingProxyType({code.code: code for group in GROUPS for code in group.CODES})
 

@@ -20,6 +20,7 @@ from dsv41c.compiler.plan.model import (
     BlockModel,
     BoundaryModel,
     FunctionModel,
+    KernelModel,
     PlanModel,
     StageModel,
     StateModel,
@@ -75,6 +76,7 @@ TINY = PlanModel(
     boundaries=(BoundaryModel("0 -> 1", "topk@L0", "chunk", "8", "layer 1"),),
     states=(StateModel("topk", "selected", "0", "8 B"),),
     tails=(TailModel("layer 0", "the last 8"),),
+    kernels=(KernelModel("triton.ffn", "mix, collapse", "layers 0-3"),),
 )
 TINY_CODE = '''
 
@@ -115,8 +117,8 @@ def test_templates_render_from_a_model_written_by_hand():
 
 
 def test_a_plan_of_one_stage_says_nothing_of_boundaries():
-    text = render(dataclasses.replace(TINY, boundaries=()))["README.md"]
-    assert "crosses" not in text and "\n\n\n" not in text
+    text = render(dataclasses.replace(TINY, boundaries=(), kernels=()))["README.md"]
+    assert "crosses" not in text and "## Kernels" not in text and "\n\n\n" not in text
 
 
 @pytest.mark.parametrize(("template", "model"), [("plan/stage.py.j2", StageModel), ("plan/README.md.j2", PlanModel)])
@@ -143,7 +145,8 @@ def test_an_undefined_name_is_an_error():
 def plans(tmp_path_factory):
     path = tmp_path_factory.mktemp("specs") / "four.yaml"
     path.write_text(f"extends: deepseek-v4.1-flash\n{FOUR}\nnumerics: {{activation_quant: fp8}}\n")
-    return {name: compile_spec(load(name)) for name in ("toy", "deepseek-v4.1-flash", str(path))}
+    found = {name: compile_spec(load(name)) for name in ("toy", "deepseek-v4.1-flash", str(path))}
+    return found | {"cuda": compile_spec(load("deepseek-v4.1-flash", target="cuda"))}
 
 
 def test_generated_code_has_the_forms_that_are_accepted(plans):
