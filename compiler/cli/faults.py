@@ -17,7 +17,8 @@ USAGE = 2
 # Faults of what was asked for or of where it was asked, not of the content: files that are not there or cannot be
 # written, names and options that mean nothing, a plan for devices that are not here.
 USAGE_CODES = frozenset(
-    f"DSV{number}" for number in (117, 150, 151, 152, 154, 220, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, 880, 881, 882, 883, 884)
+    f"DSV{number}"
+    for number in (117, 150, 151, 152, 154, 220, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, *range(880, 885))
 )
 
 

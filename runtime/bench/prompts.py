@@ -1,0 +1,55 @@
+"""Reading a prompt in the plan's chunks: with the exact tail, and with every row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from dsv41c.runtime.bench.flops import prefill_flops
+from dsv41c.runtime.bench.measure import Clock, Spread, by_turns, ratios
+from dsv41c.runtime.bench.options import Prompt
+from dsv41c.runtime.engine import Engine
+
+MOST_ROUNDS = 3  # a prompt takes long, and two turns are a round
+KINDS = {"tail": "the rows that the last logits need", "every": "every row"}
+
+
+@dataclass(slots=True)
+class PromptResult:
+    """Seconds of a prompt by kind in each round, and the operations that each kind takes."""
+
+    prompt: Prompt
+    chunk: int
+    flops: dict[str, float]
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    ratios: dict[str, Spread] = field(default_factory=dict)
+
+
+def measure_prompt(engine: Engine, prompt: Prompt, rounds: int, seed: int, clock: Clock) -> PromptResult:
+    """Time a prompt of random ids, fed to an empty session up to its last logits on the host."""
+    drawing = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, engine.manifest.model.vocab_size, (prompt.tokens,), generator=drawing).tolist()
+
+    def reading(kind: str) -> Callable[[], float]:
+        def read() -> None:
+            engine.exact_tail = kind == "tail"
+            with engine.open() as session:
+                session.feed(ids)
+
+        return lambda: clock.wall(read)
+
+    kept = engine.exact_tail
+    works = {kind: reading(kind) for kind in KINDS if kind in prompt.kinds}
+    try:
+        short = ids[: engine.manifest.runtime.prefill_chunk]
+        for kind in works:  # compiles kernels and wakes libraries
+            engine.exact_tail = kind == "tail"
+            with engine.open() as session:
+                session.feed(short)
+        times = by_turns(works, min(rounds, MOST_ROUNDS))
+    finally:
+        engine.exact_tail = kept
+    flops = {kind: prefill_flops(engine.manifest, prompt.tokens, exact_tail=kind == "tail") for kind in works}
+    return PromptResult(prompt, engine.manifest.runtime.prefill_chunk, flops, times, ratios(times))
