@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dsv41c.kernels.catalog import CARRIERS, FAMILIES, OPS, OpKind, Port
+from dsv41c.kernels.catalog import CARRIERS, FAMILIES, OPS, WEIGHT_ROLES, OpKind, Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,4 +183,16 @@ NATIVE_VARIANT: Mapping[str, str] = MappingProxyType({"cuda": "triton", "rocm": 
 # What native kernels are compiled for, in the names of their compiler.
 ARCHITECTURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"cuda": ("sm_90", "sm_89"), "rocm": ("gfx942", "gfx1100")}
+)
+
+# The weight roles that native kernels take as they are stored, beside experts and tables: quantised matrices packed,
+# others as bf16. Of those in WIDE_ROLES a file may hold f32, which stays f32.
+WIDE_ROLES = ("gate", "head")
+STORED_ROLES = (
+    *(role.role for role in WEIGHT_ROLES.values() if role.stored == "linear"),
+    *WIDE_ROLES,
+    "compressor_wkv",
+    "compressor_wgate",
+    "indexer_wk",
+    "indexer_weights_proj",
 )

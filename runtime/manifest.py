@@ -204,8 +204,8 @@ class WeightEntry(Entry):
     """A weight by role. `name` is the official tensor name; with `count` > 1 it holds `{expert}`.
 
     `stored` is the encoding of the official layout, `bytes` what that takes for all `count` tensors, scales included;
-    `accepted` are all encodings that bind without loss; `dtype` is what kernels get: `f32`, `bf16`, or `stored` (left
-    packed, decoded at use).
+    `accepted` are all encodings that bind without loss; `dtype` is what kernels get: `f32`, `bf16`, or `stored`:
+    quantised as it is, decoded at use, and plain floats as bf16 (f32 too where kernels take either).
     """
 
     id: str

@@ -286,6 +286,9 @@ def _weights(manifest: Manifest) -> Iterator[str]:
             yield f"weight `{weight.id}` is stored as {unknown[0][:100]!a}, expected {', '.join(known)}"
         if weight.dtype not in ("f32", "bf16", "stored"):
             yield f"weight `{weight.id}` is wanted as {weight.dtype[:100]!a}, expected f32, bf16 or stored"
+        packed = weight.count > 1 or weight.role == "engram_table"
+        if weight.dtype == "stored" and not packed and manifest.numerics.compute != "bf16":
+            yield f"weight `{weight.id}` is wanted as stored, which goes with `numerics.compute` bf16"
     for constant in manifest.constants:
         yield from (f"constant `{constant.id}` {fault}" for fault in _constant(constant, manifest.engram is not None))
 

@@ -82,7 +82,7 @@ def lower(program: Program, spec_text: str, files: Mapping[str, str]) -> Manifes
         regions=[_region(region) for region in program.regions],
         transfers=_transfers(program),
         kernels=_kernels(program),
-        weights=weight_entries(spec, graph),
+        weights=weight_entries(spec, graph, native=program.native),
         constants=constant_entries(spec, graph),
     )
 

@@ -9,6 +9,7 @@ from dsv41c.compiler.engram_hash import columns
 from dsv41c.compiler.ir import Graph, Op
 from dsv41c.kernels.catalog import OPS, WEIGHT_ROLES, WeightRole
 from dsv41c.kernels.encodings import ENCODINGS, PLAIN_ENCODINGS
+from dsv41c.kernels.fusion import STORED_ROLES
 from dsv41c.runtime.manifest import ConstantEntry, WeightEntry
 
 if TYPE_CHECKING:
@@ -54,18 +55,21 @@ def dimensions(spec: Spec, layer: int | None = None) -> Mapping[str, int]:
     return table
 
 
-def weight_entries(spec: Spec, graph: Graph) -> list[WeightEntry]:
-    """Every weight of the graph's ops, in the order of first use. The experts of a layer are one entry a matrix."""
+def weight_entries(spec: Spec, graph: Graph, *, native: bool = False) -> list[WeightEntry]:
+    """Every weight of the graph's ops, in the order of first use. The experts of a layer are one entry a matrix.
+
+    `native` kernels take more of them as they are stored.
+    """
     users: dict[str, list[Op]] = {}
     for op in graph.ops:
         for _, weight in op.weights:
             if not weight.startswith(CONSTANT_PREFIXES):
                 users.setdefault(weight, []).append(op)
     common = dimensions(spec)
-    return [_entry(spec, common, weight, ops) for weight, ops in users.items()]
+    return [_entry(spec, common, weight, ops, native) for weight, ops in users.items()]
 
 
-def _entry(spec: Spec, common: Mapping[str, int], weight: str, ops: list[Op]) -> WeightEntry:
+def _entry(spec: Spec, common: Mapping[str, int], weight: str, ops: list[Op], native: bool) -> WeightEntry:
     role = WEIGHT_ROLES[role_of(weight)]
     layer = ops[0].layer
     sizes = dimensions(spec, layer) if "engram_rows" in role.shape else common
@@ -84,7 +88,7 @@ def _entry(spec: Spec, common: Mapping[str, int], weight: str, ops: list[Op]) ->
         stored=stored,
         bytes=count * ENCODINGS[stored].bytes(shape),
         accepted=list(dict.fromkeys((stored, *PLAIN_ENCODINGS))),
-        dtype=_dtype(spec, role, layer),
+        dtype=_dtype(spec, role, layer, native),
         ops=[op.id for op in ops],
     )
 
@@ -94,8 +98,10 @@ def _stored(spec: Spec, role: WeightRole) -> str:
     return sections.get(role.stored, role.stored)
 
 
-def _dtype(spec: Spec, role: WeightRole, layer: int | None) -> str:
+def _dtype(spec: Spec, role: WeightRole, layer: int | None, native: bool) -> str:
     """What kernels get. A compressor that pools (ratio over 1) works in fp32, as the released model does."""
+    if native and role.role in STORED_ROLES:
+        return "stored"
     if role.role in ("compressor_wkv", "compressor_wgate") and layer is not None:
         return "f32" if spec.layers.compress_ratios[layer] > 1 else spec.numerics.compute
     return spec.numerics.compute if role.compute == "compute" else role.compute

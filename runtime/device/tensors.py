@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dsv41c.kernels.reference.encodings import Packed
+from dsv41c.kernels.reference.encodings import Packed, Stacked
 
 
 def on_device(weights: Mapping[str, object], place: torch.device) -> dict[str, object]:
     """Weights and constants by id on a device, packed ones as they are; what is there already is not copied.
 
-    Experts become lists, each checked as at its first use, which raises `UserFault` (DSV730). A table stays mapped:
-    its rows are read on the host and copied.
+    Experts become `Stacked` where all are stored so, else lists; each is checked as at its first use, which raises
+    `UserFault` (DSV730). A table stays mapped: its rows are read on the host and copied.
     """
     if place.type == "cpu":
         return dict(weights)
@@ -26,9 +26,27 @@ def _moved(weight: object, place: torch.device) -> object:
         return weight.to(place)
     if isinstance(weight, Packed):
         return Packed(weight.codes.to(place), weight.scale.to(place), weight.encoding)
+    if isinstance(weight, Stacked):
+        return Stacked(weight.codes.to(place), weight.scale.to(place), weight.encoding)
     if isinstance(weight, Sequence):
-        return [_moved(item, place) for item in weight]
+        return stacked(weight, place) or [_moved(item, place) for item in weight]
     return weight
+
+
+def stacked(experts: Sequence[object], place: torch.device) -> Stacked | None:
+    """Experts on a device in one piece, copied there one by one; None where not all are FP4 matrices of one shape."""
+    first = experts[0] if len(experts) else None
+    if not isinstance(first, Packed) or first.encoding != "fp4_32":
+        return None
+    codes, scale = (
+        torch.empty((len(experts), *part.shape), dtype=torch.uint8, device=place) for part in (first.codes, first.scale)
+    )
+    for index, item in enumerate(experts):
+        if not isinstance(item, Packed) or (item.encoding, item.codes.shape) != ("fp4_32", first.codes.shape):
+            return None
+        codes[index].copy_(item.codes.view(torch.uint8))
+        scale[index].copy_(item.scale.view(torch.uint8))
+    return Stacked(codes, scale, "fp4_32")
 
 
 def tensors_of(weights: Iterable[object]) -> Iterator[Tensor]:
@@ -36,7 +54,7 @@ def tensors_of(weights: Iterable[object]) -> Iterator[Tensor]:
     for weight in weights:
         if isinstance(weight, Tensor):
             yield weight
-        elif isinstance(weight, Packed):
+        elif isinstance(weight, Packed | Stacked):
             yield from (weight.codes, weight.scale)
         elif isinstance(weight, Sequence):
             yield from tensors_of(weight)

@@ -1,7 +1,8 @@
 """Bind a plan's weights to a checkpoint: every role becomes what its kernels take, and nothing is loaded whole.
 
-Dense weights are decoded, or are views of the mapped file where it already holds the wanted dtype. Experts and tables
-stay mapped and packed: an expert is decoded at use, and of a table only the addressed rows are ever read.
+Dense weights are decoded, or are views of the mapped file where it already holds the wanted dtype or the plan wants
+them as stored. Experts and tables stay mapped and packed: an expert is decoded at use, and of a table only the
+addressed rows are ever read.
 
 The rule of conversion: exact or refused. BF16 goes into F32; F32 goes into BF16 where every value is a BF16 value.
 """
@@ -16,12 +17,13 @@ import torch
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.kernels.fusion import WIDE_ROLES
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
-from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, HELP_DAMAGED, decode, find_not_a_number
+from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, HELP_DAMAGED, decode, find_not_a_number, find_not_bf16
 
 # Up to so many bytes of expert scales are looked through for NaN at once (about a second); beyond, at first use.
 EAGER_BYTES = 1 << 30
@@ -166,10 +168,12 @@ def _bind(binding: Binding, files: MappedFiles) -> Bound | Diagnostic:
     if entry.role == "engram_table":
         return MappedTable(stored, files)
     item = _packed(stored, files)
-    if entry.dtype == "stored":
-        return item
     codes, scale = (item.codes, item.scale) if isinstance(item, Packed) else (item, None)
-    return decode(stored, codes, scale, DTYPES[entry.dtype])
+    if entry.dtype != "stored":
+        return decode(stored, codes, scale, DTYPES[entry.dtype])
+    if isinstance(item, Packed):
+        return find_not_bf16(stored, item.codes, item.scale) or item
+    return decode(stored, item, None, item.dtype if entry.role in WIDE_ROLES else torch.bfloat16)
 
 
 def _packed(stored: Stored, files: MappedFiles) -> Packed | Tensor:

@@ -17,6 +17,8 @@ CHUNK = 1 << 24
 E8M0_NAN = 255
 # The smallest E4M3 step is 2^-9 and the smallest BF16 one 2^-133, so from 2^(3-127) on every product is a BF16 value.
 SMALLEST_BF16_SCALE = 3
+# The largest E4M3 value is 448, below 2^9, so up to 2^(246-127) every product is below 2^128.
+LARGEST_SCALE = 246
 
 HELP_DAMAGED = "fetch the file again, or export it again"
 HELP_LOSSY = "compile with `numerics.compute: f32`, or store the tensor as BF16"
@@ -71,6 +73,17 @@ def find_not_a_number(stored: Stored, codes: Tensor, scale: Tensor | None) -> Di
         if bool(bad.any()):
             return _not_a_number(stored, codes, scale)
     return None
+
+
+def find_not_bf16(stored: Stored, codes: Tensor, scale: Tensor) -> Diagnostic | None:
+    """Look through a quantised matrix that is decoded to bf16 at use: for NaN, and for values that are no bf16 ones."""
+    finding = find_not_a_number(stored, codes, scale)
+    if finding is not None or scale.numel() == 0:
+        return finding
+    if scale.min() >= SMALLEST_BF16_SCALE and scale.max() <= LARGEST_SCALE:
+        return None
+    decoded = decode(stored, codes, scale, torch.bfloat16)
+    return decoded if isinstance(decoded, Diagnostic) else None
 
 
 def _not_a_number(stored: Stored, codes: Tensor, scale: Tensor | None) -> Diagnostic:
