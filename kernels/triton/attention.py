@@ -1,0 +1,292 @@
+"""Attention at decode: projections as rows of matrices, and one softmax over window and selection, split by keys."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from dsv41c.kernels.triton.boundary import expanded, finish_mix
+from dsv41c.kernels.triton.common import e2m1_value, e4m3_bits, e4m3_value, e8m0_value, fp8_scale, round_e4m3
+from dsv41c.kernels.triton.planes import rows8, store_planes8
+
+
+@triton.jit
+def input_rows(
+    wq_a, wq_a_scale, wkv, wkv_scale, planes, raw,
+    sums, mix_scale, mix_base, pre, post, comb, norm_eps, mix_eps,
+    QL: tl.constexpr, C: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr,
+    ITERATIONS: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
+    """Grid (T + QL/BM + C/BM, B/T): the first T programs finish the mixing of their tokens, the others are rows.
+
+    raw f32 [B, QL + C]: wq_a x, then wkv x.
+    """
+    program = tl.program_id(0)
+    block = tl.program_id(1)
+    if program < T:
+        finish_mix(
+            block * T + program, sums, mix_scale, mix_base, pre, post, comb, norm_eps, mix_eps, D, S, SLICES, ITERATIONS
+        )
+    else:
+        first = (program - T) * BM
+        if first < QL:
+            value = rows8(wq_a, wq_a_scale, planes + block * T * (D // 2), D // 2, first, QL, D, BM, T, U, UNROLL, ASM)
+        else:
+            value = rows8(
+                wkv, wkv_scale, planes + block * T * (D // 2), D // 2, first - QL, C, D, BM, T, U, UNROLL, ASM
+            )
+        token = block * T + tl.arange(0, T)
+        tl.store(raw + token[None, :] * (QL + C) + (first + tl.arange(0, BM))[:, None], value)
+
+
+@triton.jit
+def rotate(even, odd, position, frequency, channel, C: tl.constexpr, R: tl.constexpr, UNDO: tl.constexpr):
+    """Rope on pairs of channels (channel, channel+1), `channel` the even one; pairs before C - R stay. fp32."""
+    turned = channel >= C - R
+    pair = tl.maximum(channel - (C - R), 0) // 2
+    angle = position.to(tl.float32) * tl.load(frequency + pair)
+    cosine = tl.cos(angle)
+    sine = tl.sin(angle)
+    if UNDO:
+        sine = -sine
+    return (
+        tl.where(turned, even * cosine - odd * sine, even),
+        tl.where(turned, even * sine + odd * cosine, odd),
+    )
+
+
+@triton.jit
+def latents(
+    raw, q_norm, kv_norm, frequency, positions, latent, planes, window_rows, q_eps, kv_eps,
+    QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, QB: tl.constexpr, FAKE: tl.constexpr,
+):  # fmt: skip
+    """Grid (2, B): program 0 norms the query latent, program 1 makes the window row (norm, rope, fake FP8).
+
+    latent [B, QL] and its planes8; window_rows [B, C]. QB: the power of two from QL on.
+    """
+    token = tl.program_id(1)
+    own = raw + token * (QL + C)
+    kind = window_rows.dtype.element_ty
+    if tl.program_id(0) == 0:
+        column = tl.arange(0, QB)
+        inside = column < QL
+        x = tl.load(own + column, mask=inside, other=0.0).to(kind).to(tl.float32)
+        scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / QL + q_eps)
+        y = (x * scale * tl.load(q_norm + column, mask=inside, other=0.0)).to(kind)
+        tl.store(latent + token * QL + column, y, mask=inside)
+        store_planes8(planes + token * QL, column, y.to(tl.float32), inside, QL)
+    else:
+        pair = tl.arange(0, C // 2)
+        even = tl.load(own + QL + 2 * pair).to(kind).to(tl.float32)
+        odd = tl.load(own + QL + 2 * pair + 1).to(kind).to(tl.float32)
+        scale = 1.0 / tl.sqrt_rn(tl.sum(even * even + odd * odd, 0) / C + kv_eps)
+        even = (even * scale * tl.load(kv_norm + 2 * pair)).to(kind).to(tl.float32)
+        odd = (odd * scale * tl.load(kv_norm + 2 * pair + 1)).to(kind).to(tl.float32)
+        even, odd = rotate(even, odd, tl.load(positions + token), frequency, 2 * pair, C, R, False)
+        even = even.to(kind).to(tl.float32)
+        odd = odd.to(kind).to(tl.float32)
+        if FAKE:
+            even = tl.reshape(even, [C // 32, 16])
+            odd = tl.reshape(odd, [C // 32, 16])
+            scale = fp8_scale(tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1)))[:, None]
+            even = tl.reshape(round_e4m3(even / scale) * scale, [C // 2])
+            odd = tl.reshape(round_e4m3(odd / scale) * scale, [C // 2])
+        tl.store(window_rows + token * C + 2 * pair, even.to(kind))
+        tl.store(window_rows + token * C + 2 * pair + 1, odd.to(kind))
+
+
+@triton.jit
+def query_rows(
+    wq_b, wq_b_scale, planes, frequency, positions, query,
+    M, QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, BM: tl.constexpr, T: tl.constexpr,
+    U: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Grid (M/BM, B/T): BM rows of wq_b times the latents, with rope; query [B, M], M = heads * C. BM is even."""
+    first = tl.program_id(0) * BM
+    block = tl.program_id(1)
+    value = rows8(wq_b, wq_b_scale, planes + block * T * (QL // 2), QL // 2, first, M, QL, BM, T, U, UNROLL, ASM)
+    kind = query.dtype.element_ty
+    value = value.to(kind).to(tl.float32)
+    even, odd = tl.split(tl.trans(tl.reshape(value, [BM // 2, 2, T]), 0, 2, 1))
+    token = block * T + tl.arange(0, T)
+    row = first + 2 * tl.arange(0, BM // 2)
+    if first % C + BM > C - R:
+        position = tl.load(positions + token)[None, :]
+        even, odd = rotate(even, odd, position, frequency, (row % C)[:, None], C, R, False)
+    at = query + token[None, :] * M + row[:, None]
+    tl.store(at, even.to(kind))
+    tl.store(at + 1, odd.to(kind))
+
+
+@triton.jit
+def _window(pool, rows, slot, token, position, key, there, W: tl.constexpr, C: tl.constexpr, PACKED: tl.constexpr):
+    """Rows of window keys `key`, counted from position - W + 1, f32 [KEYS, C]; the last is this call's own."""
+    column = tl.arange(0, C)
+    stored = position - (W - 1) + key
+    own = key == W - 1
+    row = (slot * W + tl.maximum(stored, 0) % W)[:, None]
+    known = (there & (key < W - 1))[:, None]
+    if PACKED:
+        BYTES: tl.constexpr = C + C // 32
+        codes = tl.load(pool + row * BYTES + column[None, :], mask=known, other=0)
+        scale = tl.load(pool + row * BYTES + C + column[None, :] // 32, mask=known, other=127)
+        value = e4m3_value(codes) * e8m0_value(scale)
+    else:
+        value = tl.load(pool + row * C + column[None, :], mask=known, other=0.0).to(tl.float32)
+    current = tl.load(rows + token * C + column[None, :], mask=own[:, None], other=0.0).to(tl.float32)
+    return value + current
+
+
+@triton.jit
+def _selected(pool, slot, group, there, G, C: tl.constexpr, PACKED: tl.constexpr):
+    """Rows of the compressed KV, f32 [KEYS, C]; G is the pool's capacity."""
+    column = tl.arange(0, C)
+    row = (slot * G + tl.maximum(group, 0))[:, None]
+    if PACKED:
+        BYTES: tl.constexpr = C // 2 + C // 16
+        byte = tl.load(pool + row * BYTES + column[None, :] // 2, mask=there[:, None], other=0).to(tl.int32)
+        scale = tl.load(pool + row * BYTES + C // 2 + column[None, :] // 16, mask=there[:, None], other=0)
+        return e2m1_value((byte >> (column % 2 * 4)[None, :]) & 15) * e4m3_value(scale)
+    else:
+        return tl.load(pool + row * C + column[None, :], mask=there[:, None], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def attend_split(
+    query, window_kv, window_rows, compress_kv, topk, slots, positions, best, weight, value,
+    H, G, K, ratio, softmax_scale,
+    W: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr,
+    SELECTED: tl.constexpr,
+):  # fmt: skip
+    """Grid (splits, heads/HEADS, B): a softmax over KEYS keys; the window's splits come first, then the selection's.
+
+    best, weight f32 [B, splits, H] and value f32 [B, splits, H, C] are the largest score, the sum of exponentials and
+    the weighted sum of the split. query [B, H, C]; window_kv [slots, W, C]; compress_kv [slots, G, C]; topk int64 [B, K].
+    """
+    split = tl.program_id(0)
+    token = tl.program_id(2)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    column = tl.arange(0, C)
+    slot = tl.load(slots + token)
+    position = tl.load(positions + token)
+    near: tl.constexpr = (W + KEYS - 1) // KEYS
+    key = split * KEYS + tl.arange(0, KEYS)
+    if split < near:
+        there = (key < W) & (position - (W - 1) + key >= 0)
+        rows = _window(window_kv, window_rows, slot, token, position, key, there, W, C, PACKED)
+    else:
+        if SELECTED:
+            place = key - near * KEYS
+            group = tl.load(topk + token * K + place, mask=place < K, other=-1)
+            there = (group >= 0) & (group < (position + 1) // ratio)
+            rows = _selected(compress_kv, slot, group, there, G, C, PACKED)
+        else:
+            there = key < 0
+            rows = tl.zeros([KEYS, C], tl.float32)
+    kind = query.dtype.element_ty
+    rows = rows.to(kind)
+    q = tl.load(query + (token * H + head)[:, None] * C + column[None, :], mask=(head < H)[:, None], other=0.0)
+    score = tl.dot(q, tl.trans(rows), out_dtype=tl.float32) * softmax_scale
+    score = tl.where(there[None, :], score, float("-inf"))
+    largest = tl.max(score, 1)
+    shift = tl.where(largest == float("-inf"), 0.0, largest)
+    part = tl.exp(score - shift[:, None])
+    out = token * tl.num_programs(0) + split
+    at = out * H + head
+    tl.store(best + at, largest, mask=head < H)
+    tl.store(weight + at, tl.sum(part, 1), mask=head < H)
+    mixed = tl.dot(part.to(kind), rows, out_dtype=tl.float32)
+    tl.store(value + at[:, None] * C + column[None, :], mixed, mask=(head < H)[:, None])
+
+
+@triton.jit
+def attend_join(
+    best, weight, value, sink, frequency, positions, slots, planes, window_rows, window_kv,
+    H, SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, R: tl.constexpr, GROUP: tl.constexpr,
+    PACKED: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Grid (H + 1, B): joins the splits of a head in order, undoes the rope; the last program stores the ring's row.
+
+    planes: planes8 of GROUP * C columns for each group of GROUP heads.
+    """
+    head = tl.program_id(0)
+    token = tl.program_id(1)
+    position = tl.load(positions + token)
+    if head == H:
+        store_ring(window_rows + token * C, window_kv, tl.load(slots + token) * W + position % W, C, PACKED)
+    else:
+        pair = tl.arange(0, C // 2)
+        bias = tl.load(sink + head)
+        largest = float("-inf")
+        for split in tl.static_range(SPLITS):
+            largest = tl.maximum(largest, tl.load(best + (token * SPLITS + split) * H + head))
+        largest = tl.where(largest == float("-inf"), bias, largest)
+        even = tl.zeros([C // 2], tl.float32)
+        odd = tl.zeros([C // 2], tl.float32)
+        total = tl.exp(bias - largest)
+        for split in tl.static_range(SPLITS):
+            at = (token * SPLITS + split) * H + head
+            factor = tl.exp(tl.load(best + at) - largest)
+            total += factor * tl.load(weight + at)
+            even += factor * tl.load(value + at * C + 2 * pair)
+            odd += factor * tl.load(value + at * C + 2 * pair + 1)
+        even = (even / total).to(KIND).to(tl.float32)
+        odd = (odd / total).to(KIND).to(tl.float32)
+        even, odd = rotate(even, odd, position, frequency, 2 * pair, C, R, True)
+        own = planes + (token * H + head // GROUP * GROUP) * C
+        first = head % GROUP * C
+        everywhere = pair >= 0
+        store_planes8(own, first + 2 * pair, even.to(KIND).to(tl.float32), everywhere, GROUP * C)
+        store_planes8(own, first + 2 * pair + 1, odd.to(KIND).to(tl.float32), everywhere, GROUP * C)
+
+
+@triton.jit
+def store_ring(row, window_kv, place, C: tl.constexpr, PACKED: tl.constexpr):
+    """Write one window row into its place of the ring, packed where the ring is."""
+    if PACKED:
+        BYTES: tl.constexpr = C + C // 32
+        block = tl.arange(0, C // 32)
+        column = block[:, None] * 32 + tl.arange(0, 32)[None, :]
+        x = tl.load(row + column).to(tl.float32)
+        scale = fp8_scale(tl.max(tl.abs(x), 1))
+        codes = e4m3_bits(x / scale[:, None])
+        tl.store(window_kv + place * BYTES + column, codes.to(tl.uint8))
+        exponent = scale.to(tl.int32, bitcast=True) >> 23
+        tl.store(window_kv + place * BYTES + C + block, exponent.to(tl.uint8))
+    else:
+        column = tl.arange(0, C)
+        value = tl.load(row + column)
+        tl.store(window_kv + place * C + column, value.to(window_kv.dtype.element_ty))
+
+
+@triton.jit
+def low_rank_rows(
+    wo_a, wo_a_scale, planes, planes_out, M, GROUPS: tl.constexpr,
+    N: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Grid (M/BM, B/T): rows of the block-diagonal wo_a [M, N], RANK a group; planes8 [B, WIDTH], WIDTH = M."""
+    first = tl.program_id(0) * BM
+    block = tl.program_id(1)
+    own = planes + (block * T * GROUPS + first // RANK) * (N // 2)
+    value = rows8(wo_a, wo_a_scale, own, GROUPS * (N // 2), first, M, N, BM, T, U, UNROLL, ASM)
+    row = (first + tl.arange(0, BM))[:, None]
+    token = (block * T + tl.arange(0, T))[None, :]
+    store_planes8(planes_out + token * WIDTH, row, value.to(KIND).to(tl.float32), row < M, WIDTH)
+
+
+@triton.jit
+def output_rows(
+    wo_b, wo_b_scale, planes, streams, post, comb, target,
+    N: tl.constexpr, D: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Grid (D/BM, B/T): rows of wo_b [D, N], then onto the streams: target [B, S, D]."""
+    first = tl.program_id(0) * BM
+    block = tl.program_id(1)
+    value = rows8(wo_b, wo_b_scale, planes + block * T * (N // 2), N // 2, first, D, N, BM, T, U, UNROLL, ASM)
+    out = value.to(target.dtype.element_ty).to(tl.float32)
+    token = (block * T + tl.arange(0, T))[None, :]
+    row = (first + tl.arange(0, BM))[:, None]
+    expanded(token, row, out, streams, post, comb, target, D, S, row < D)

@@ -1,0 +1,195 @@
+"""The mixture of experts at decode: a router in one launch, then two launches over routed and shared experts alike."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from dsv41c.kernels.triton.boundary import arrive_last, expanded, finish_mix
+from dsv41c.kernels.triton.common import e8m0_value
+from dsv41c.kernels.triton.planes import (
+    PLANE4_HIDDEN,
+    dot4,
+    rows8,
+    rows16,
+    store_planes4,
+    store_planes8,
+    unit4,
+)
+
+
+@triton.jit
+def route_rows(
+    gate, bias, normed, counters, scores, weights, ids,
+    sums, mix_scale, mix_base, pre, post, comb, norm_eps, mix_eps, gate_temp, route_scale,
+    E, A: tl.constexpr, EB: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr,
+    ITERATIONS: tl.constexpr, K: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Grid (1 + E, B): program 0 finishes the mixing; each other one scores an expert, and the last one picks A.
+
+    scores f32 [B, E] (scratch); weights f32 and ids int64 [B, A], best first, ties to the lower id. EB: the power of
+    two from E on.
+    """
+    program = tl.program_id(0)
+    token = tl.program_id(1)
+    if program == 0:
+        finish_mix(token, sums, mix_scale, mix_base, pre, post, comb, norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
+    else:
+        expert = program - 1
+        logit = rows16(gate, normed + token * D, expert, E, D, D, 1, 1, K, UNROLL) / gate_temp
+        # softplus as log1p(exp(x)): past 20 it is x, and below, log(1 + e) loses e where it is small.
+        grown = tl.exp(tl.minimum(logit, 20.0))
+        wide = 1.0 + grown
+        exact = tl.where(wide == 1.0, grown, tl.log(wide) * (grown / (wide - 1.0)))
+        score = tl.sqrt_rn(tl.where(logit > 20.0, logit, exact))
+        tl.store(scores + token * E + expert + tl.zeros([1, 1], tl.int32), score)
+        if arrive_last(counters + token, E - 1):
+            _pick(scores + token * E, bias, weights + token * A, ids + token * A, route_scale, E, A, EB)
+
+
+@triton.jit
+def _pick(scores, bias, weights, ids, route_scale, E, A: tl.constexpr, EB: tl.constexpr):
+    """The A best of score plus bias, and their scores over the sum, times `route_scale`."""
+    AB: tl.constexpr = triton.next_power_of_2(A)
+    expert = tl.arange(0, EB)
+    score = tl.load(scores + expert, mask=expert < E, other=0.0, cache_modifier=".cg")
+    wanted = tl.where(expert < E, score + tl.load(bias + expert, mask=expert < E, other=0.0), float("-inf"))
+    place = tl.arange(0, AB)
+    chosen = tl.zeros([AB], tl.float32)
+    picked = tl.zeros([AB], tl.int32)
+    for i in tl.static_range(A):
+        best = tl.max(wanted, 0)
+        which = tl.min(tl.where(wanted == best, expert, EB), 0)
+        value = tl.sum(tl.where(expert == which, score, 0.0), 0)
+        chosen = tl.where(place == i, value, chosen)
+        picked = tl.where(place == i, which, picked)
+        wanted = tl.where(expert == which, float("-inf"), wanted)
+    share = chosen / (tl.sum(chosen, 0) + 1e-20) * route_scale
+    tl.store(weights + place, share, mask=place < A)
+    tl.store(ids + place, picked.to(tl.int64), mask=place < A)
+
+
+@triton.jit
+def _swiglu(gate, up, limit, LIMITED: tl.constexpr):
+    """silu(gate) * up, with the clamps: gate from above, up on both sides."""
+    if LIMITED:
+        gate = tl.minimum(gate, limit)
+        up = tl.minimum(tl.maximum(up, -limit), limit)
+    return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
+def hidden_rows(
+    w1, w1_scale, w3, w3_scale, s1, s1_scale, s3, s3_scale, planes4, planes8, weights, ids, hidden4, hidden8, limit,
+    SLOTS, A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, G: tl.constexpr, T: tl.constexpr,
+    UNROLL: tl.constexpr, SLOT_FIRST: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """w1 and w3 of one row with SwiGLU. Slots 0 to SLOTS-1 are (token, choice), then blocks of T tokens, shared.
+
+    Grid (INTER, slots), or the other way round with SLOT_FIRST: programs of one expert's row side by side.
+    w1, w3 int32 pointers [experts, INTER, D/8], scales uint8 [experts, INTER, D/32]; s1, s3 as in `rows8`.
+    hidden4: planes4 [B, A * INTER], routing weight included; hidden8: planes8 [B, INTER].
+    """
+    if SLOT_FIRST:
+        slot = tl.program_id(0)
+        row = tl.program_id(1)
+    else:
+        row = tl.program_id(0)
+        slot = tl.program_id(1)
+    if slot >= SLOTS:
+        first = (slot - SLOTS) * T
+        own = planes8 + first * (D // 2)
+        gate = rows8(s1, s1_scale, own, D // 2, row, INTER, D, 1, T, G, UNROLL, ASM).to(KIND).to(tl.float32)
+        up = rows8(s3, s3_scale, own, D // 2, row, INTER, D, 1, T, G, UNROLL, ASM).to(KIND).to(tl.float32)
+        token = (first + tl.arange(0, T))[None, :]
+        value = _swiglu(gate, up, limit, LIMITED).to(KIND).to(tl.float32)
+        store_planes8(hidden8 + token * INTER, row, value, token >= 0, INTER)
+    else:
+        GROUPS: tl.constexpr = D // 32
+        MASKED: tl.constexpr = GROUPS % G != 0
+        token = slot // A
+        expert = tl.load(ids + slot)
+        at = (expert * INTER + row) * GROUPS
+        word = tl.arange(0, 4)
+        planes = planes4 + token * (D // 2)
+        a1 = tl.zeros([1, 1, G], tl.float32)
+        a3 = tl.zeros([1, 1, G], tl.float32)
+        for k in tl.range(0, (GROUPS + G - 1) // G, loop_unroll_factor=UNROLL):
+            group = k * G + tl.arange(0, G)
+            place = ((at + group)[:, None] * 4 + word[None, :])[None, :, :]
+            inside = group < GROUPS
+            mask = inside[None, None, :]
+            if MASKED:
+                p = tl.load(w1 + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+                q = tl.load(w3 + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+                c1 = tl.load(w1_scale + at + group, mask=inside, other=0, eviction_policy="evict_first")
+                c3 = tl.load(w3_scale + at + group, mask=inside, other=0, eviction_policy="evict_first")
+            else:
+                p = tl.load(w1 + place, eviction_policy="evict_first")
+                q = tl.load(w3 + place, eviction_policy="evict_first")
+                c1 = tl.load(w1_scale + at + group, eviction_policy="evict_first")
+                c3 = tl.load(w3_scale + at + group, eviction_policy="evict_first")
+            x = planes + group[None, None, :]
+            a1 += dot4(p, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c1)[None, None, :]
+            a3 += dot4(q, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c3)[None, None, :]
+        gate = (tl.sum(a1, 2) * unit4(ASM)).to(KIND).to(tl.float32)
+        up = (tl.sum(a3, 2) * unit4(ASM)).to(KIND).to(tl.float32)
+        value = (_swiglu(gate, up, limit, LIMITED) * tl.load(weights + slot)).to(KIND).to(tl.float32)
+        own = hidden4 + token * A * INTER
+        column = slot % A * INTER + row + tl.zeros([1, 1], tl.int32)
+        store_planes4(own, column, value * PLANE4_HIDDEN, column >= 0, A * INTER)
+
+
+@triton.jit
+def down_rows(
+    w2, w2_scale, s2, s2_scale, hidden4, hidden8, ids, streams, post, comb, target,
+    A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, S: tl.constexpr, G: tl.constexpr, UNROLL: tl.constexpr,
+    TOKEN_FIRST: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """A row of w2 of every chosen expert and of the shared one, summed and put onto the streams: target [B, S, D].
+
+    Grid (D, B), or with TOKEN_FIRST (B, D), so that tokens with one expert find its rows in the cache.
+    """
+    if TOKEN_FIRST:
+        token = tl.program_id(0)
+        row = tl.program_id(1)
+    else:
+        row = tl.program_id(0)
+        token = tl.program_id(1)
+    GROUPS: tl.constexpr = INTER // 32
+    TOTAL: tl.constexpr = A * GROUPS
+    MASKED: tl.constexpr = TOTAL % G != 0
+    word = tl.arange(0, 4)
+    planes = hidden4 + token * (A * INTER // 2)
+    acc = tl.zeros([1, 1, G], tl.float32)
+    for k in tl.range(0, (TOTAL + G - 1) // G, loop_unroll_factor=UNROLL):
+        group = k * G + tl.arange(0, G)
+        inside = group < TOTAL
+        choice = group // GROUPS
+        expert = tl.load(ids + token * A + choice, mask=inside, other=0)
+        at = (expert * D + row) * GROUPS + group - choice * GROUPS
+        place = (at[:, None] * 4 + word[None, :])[None, :, :]
+        words = tl.load(w2 + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+        scale = tl.load(w2_scale + at, mask=inside, other=0, eviction_policy="evict_first")
+        part = dot4(words, planes + group[None, None, :], TOTAL, inside[None, None, :], 1, G, MASKED, ASM)
+        acc += part * e8m0_value(scale)[None, None, :]
+    total = tl.sum(acc, 2) * (unit4(ASM) / PLANE4_HIDDEN)
+    kind = target.dtype.element_ty
+    own = hidden8 + token * (INTER // 2)
+    total += rows8(s2, s2_scale, own, INTER // 2, row, D, INTER, 1, 1, G, UNROLL, ASM).to(kind).to(tl.float32)
+    out = total.to(kind).to(tl.float32)
+    place = row + tl.zeros([1, 1], tl.int32)
+    expanded(token, place, out, streams, post, comb, target, D, S, place < D)
+
+
+@triton.jit
+def head_rows(
+    head, normed, logits, V, D: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, K: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Grid (V/BM, B/T): logits f32 [B, V]."""
+    first = tl.program_id(0) * BM
+    block = tl.program_id(1)
+    value = rows16(head, normed + block * T * D, first, V, D, D, BM, T, K, UNROLL)
+    row = (first + tl.arange(0, BM))[:, None]
+    token = (block * T + tl.arange(0, T))[None, :].to(tl.int64)
+    tl.store(logits + token * V + row, value, mask=row < V)

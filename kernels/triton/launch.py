@@ -1,0 +1,80 @@
+"""What host code of the kernels shares: shapes of tiles by the widths of a matrix, counters, and what is supported."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dsv41c.kernels.reference.encodings import Packed, Stacked
+
+COUNTERS = 4096
+
+
+class Tile(NamedTuple):
+    """How a program walks rows: `rows` of them, `units` of a row at a time, `unroll` such steps at once."""
+
+    rows: int
+    units: int
+    unroll: int
+
+
+# Tiles by the columns of a matrix, measured on an H200 at batch 1 with every row from memory.
+_TILES8 = {5120: Tile(1, 32, 5), 1280: Tile(4, 8, 10), 4096: Tile(1, 32, 4), 8192: Tile(2, 32, 2), 2304: Tile(2, 16, 9)}
+
+
+def tile8(columns: int, *counts: int) -> Tile:
+    """The tile of an E4M3 matrix by its columns; as many rows as divide every one of `counts`, rows of a launch."""
+    units = columns // 16
+    tile = _TILES8.get(columns) or Tile(max(1, min(32, _power(128 // units))), min(32, _power(units)), 2)
+    return Tile(min([tile.rows, *(count & -count for count in counts)]), tile.units, tile.unroll)
+
+
+def _power(number: int) -> int:
+    """The power of two from a number on."""
+    return 1 << (number - 1).bit_length()
+
+
+def power(number: int) -> int:
+    """The power of two from a number above 0 on."""
+    return _power(number)
+
+
+def token_block(batch: int) -> int:
+    """How many vectors a program takes along: the largest power of two up to 8 that divides the batch."""
+    return min(8, batch & -batch)
+
+
+@cache
+def counters(device: torch.device) -> Tensor:
+    """int32 [COUNTERS] zeros, which kernels leave as zeros. Kept, since captured graphs hold its address."""
+    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+
+
+@cache
+def assembly(device: torch.device) -> bool:
+    """Whether kernels may use NVIDIA's conversions of E4M3 pairs: sm_89 and later, not in the interpreter."""
+    if os.environ.get("TRITON_INTERPRET") == "1" or device.type != "cuda" or torch.version.cuda is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def words(codes: Tensor) -> Tensor:
+    """One-byte codes as int32 words, four codes each; the same memory."""
+    return codes.view(torch.int32)
+
+
+def is_fp8(*weights: object) -> bool:
+    """Whether all are packed E4M3 matrices with scales per 32x32, with whole scale blocks along a row."""
+    return all(
+        isinstance(weight, Packed) and weight.encoding == "fp8_32x32" and weight.codes.shape[-1] % 32 == 0
+        for weight in weights
+    )
+
+
+def is_fp4(*weights: object) -> bool:
+    """Whether all are stacked experts of packed E2M1."""
+    return all(isinstance(weight, Stacked) and weight.encoding == "fp4_32" for weight in weights)
