@@ -2,6 +2,7 @@
 
 The reference kernels size what they read by `step.context`, a number on the host. So there is a graph for each bucket
 of rows and each bucket of context, made when a step first needs that context, for the largest bucket of rows first.
+Native kernels need one bucket of context, the plan's largest.
 """
 
 from __future__ import annotations
@@ -56,15 +57,25 @@ class StaticInputs:
 
 
 class CapturedSteps:
-    """The decode steps of an executor on a device that captures. `kernels` have to be capture-safe."""
+    """The decode steps of an executor on a device that captures. `kernels` have to be capture-safe.
 
-    def __init__(self, executor: Executor, device: Device, kernels: object, buckets: Sequence[int]) -> None:
+    `contexts`, ascending, are the buckets of context where the kernels ask for others than `buckets_of_context`.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        device: Device,
+        kernels: object,
+        buckets: Sequence[int],
+        contexts: Sequence[int] | None = None,
+    ) -> None:
         self.executor = executor
         self.device = device
         self.kernels = kernels
         self.buckets = tuple(sorted(buckets))
         runtime = executor.manifest.runtime
-        self.contexts = buckets_of_context(runtime.max_context)
+        self.contexts = tuple(contexts or buckets_of_context(runtime.max_context))
         self.ranges = ranges(executor.regions, executor.ops, runtime.capture)
         most = self.buckets[-1]
         sizes = ((most, 1), (most,), (most,))

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic
+from dsv41c.kernels.fusion import NATIVE_VARIANT
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.kernels.step import Step
 from dsv41c.runtime import refusals
 from dsv41c.runtime.captured import CapturedSteps
 from dsv41c.runtime.constants import make_constants
-from dsv41c.runtime.device.families import device_for, not_runnable
+from dsv41c.runtime.device.families import device_for, kernel_variants, not_runnable
 from dsv41c.runtime.device.tensors import on_device
 from dsv41c.runtime.executor import Executor, LoadedPlan
 from dsv41c.runtime.manifest import Manifest
@@ -49,7 +50,8 @@ class Engine:
     session left shows, and checks after each region that state was updated in place and that no NaN came out.
 
     Steps of one token are captured as the plan says, on devices that capture. `strict` (DSV41C_STRICT) runs a plan of
-    any family on the CPU instead, and holds those steps to the rules of the family's graphs (DSV870 to DSV877).
+    any family on the CPU instead, and holds those steps to the rules of the family's graphs (DSV870 to DSV877); where
+    the plan has native kernels, plain torch stands in for them there.
 
     Where only the last logits of a feed are wanted, regions compute only the rows at its end that these and the state
     after it need, as the plan says: exactly the same, for less. `exact_tail=False` computes every row.
@@ -75,7 +77,8 @@ class Engine:
         self.weights = on_device(loaded, self.device.place)
         self.pools = Pools(plan.manifest, self.device.place)
         family = plan.manifest.target.family
-        chosen = kernels if kernels is not None else kernels_for(family)
+        eager, captured = kernel_variants(plan.manifest, strict=strict)
+        chosen = kernels if kernels is not None else kernels_for(family, eager)
         self.executor = Executor(plan, chosen, self.weights, self.pools, checks=debug >= 2)
         self.epochs = [0] * self.pools.slots
         self.timings: list[tuple[int, int, float]] = []  # sessions, tokens and seconds of each step, with debug >= 1
@@ -84,8 +87,10 @@ class Engine:
         self.buckets = tuple(sorted(sizes or {1}))
         self.captured: CapturedSteps | None = None
         if self.device.captures and plan.manifest.runtime.capture != "off":
-            static = kernels if kernels is not None else kernels_for(family, "static")
-            self.captured = CapturedSteps(self.executor, self.device, static, self.buckets)
+            static = kernels if kernels is not None else kernels_for(family, captured)
+            # Native kernels follow real lengths on the device, so one graph serves every context.
+            contexts = (plan.manifest.runtime.max_context,) if captured == NATIVE_VARIANT.get(family) else None
+            self.captured = CapturedSteps(self.executor, self.device, static, self.buckets, contexts)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 

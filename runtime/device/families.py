@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import torch
 
 from dsv41c.diagnostics import Diagnostic
+from dsv41c.kernels.fusion import NATIVE_VARIANT
 from dsv41c.runtime.device.cpu import CpuDevice
 from dsv41c.runtime.device.graphs import GraphDevice
 from dsv41c.runtime.device.protocol import Device
@@ -45,6 +46,21 @@ def not_runnable(manifest: Manifest, *, strict: bool = False) -> list[Diagnostic
     ]
 
 
+def kernel_variants(manifest: Manifest, *, strict: bool = False) -> tuple[str, str]:
+    """The registry's variants that run a plan's eager steps and its captured ones.
+
+    Native kernels where the plan says so, but for `strict`, which runs on the CPU.
+    """
+    native = _native_variant(manifest)
+    return (native, native) if native is not None and not strict else ("reference", "static")
+
+
+def _native_variant(manifest: Manifest) -> str | None:
+    """The variant of a plan's native kernels, None where it names none."""
+    variant = NATIVE_VARIANT.get(manifest.target.family)
+    return variant if any(entry.kernel.partition(".")[0] == variant for entry in manifest.kernels) else None
+
+
 def missing(manifest: Manifest) -> str | None:
     """What this machine lacks to run a plan's family, or None."""
     family = manifest.target.family
@@ -59,7 +75,10 @@ def missing(manifest: Manifest) -> str | None:
     if not torch.cuda.is_available():
         return "torch sees no GPU"
     count = torch.cuda.device_count()
-    return None if _index(manifest) < count else f"torch sees {count} GPUs, the plan is for number {_index(manifest)}"
+    if _index(manifest) >= count:
+        return f"torch sees {count} GPUs, the plan is for number {_index(manifest)}"
+    native = _native_variant(manifest)
+    return f"its kernels need `{native}`, which is not installed" if native and find_spec(native) is None else None
 
 
 def _index(manifest: Manifest) -> int:
