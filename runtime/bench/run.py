@@ -117,7 +117,7 @@ class _Bench:
             self.result.memory.held = torch.cuda.memory_allocated(place)
         self.arms = make_arms(self.plan, self.engine, options.arms)
         host = not self.clock.events
-        self.bandwidth = Bandwidth(self.clock, 1 << 26 if host else 1 << 30, 5 if host else 20)
+        self.bandwidth = Bandwidth(self.clock, 1 << 24 if host else 1 << 30, 5 if host else 20)
         self.bandwidth.measure()
         self.result.bandwidth = self.bandwidth
 

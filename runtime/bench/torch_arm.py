@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from dsv41c.kernels.catalog import WEIGHT_ROLES
-from dsv41c.kernels.reference.encodings import Packed, Stacked, dense
+from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.manifest import Manifest
@@ -53,7 +53,7 @@ def dense_weights(manifest: Manifest, weights: Mapping[str, object]) -> dict[str
 
 
 def _first(experts: object, dtype: torch.dtype) -> list[Tensor]:
-    assert isinstance(experts, Stacked | list), type(experts)
+    assert isinstance(experts, Sequence), type(experts)
     return [dense(experts[expert], dtype) for expert in range(min(SHARED_EXPERTS, len(experts)))]
 
 

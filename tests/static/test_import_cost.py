@@ -32,15 +32,17 @@ def loaded(tmp_path: Path, *argv: str) -> tuple[int, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "argv", [(), ("--help",), ("--version",), ("validate", "--help"), ("run", "--help"), ("nonsense",)]
+    "argv",
+    [(), ("--help",), ("--version",), ("validate", "--help"), ("run", "--help"), ("bench", "--help"), ("nonsense",)],
 )
 def test_help_imports_nothing(argv: tuple[str, ...], tmp_path: Path):
     _, names = loaded(tmp_path, *argv)
     assert not names & (HEAVY | DATA)
 
 
-def test_explain_needs_no_libraries(tmp_path: Path):
-    code, names = loaded(tmp_path, "explain")
+@pytest.mark.parametrize("argv", [("explain",), ("targets",), ("targets", "--json"), ("targets", "--help")])
+def test_what_only_tells_needs_no_libraries(argv: tuple[str, ...], tmp_path: Path):
+    code, names = loaded(tmp_path, *argv)
     assert code == 0
     assert not names & (HEAVY | DATA)
 
