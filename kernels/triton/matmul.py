@@ -1,7 +1,7 @@
 """Linear layers over many rows: weights decoded tile by tile inside the product, or once into bf16 for a long product.
 
-The tile of weights is the first operand of the dot, so that few rows waste nothing and sm_90 takes the decoded tile from
-registers.
+The tile of weights is the first operand of the dot, so that few rows waste nothing and sm_90 takes the decoded tile
+from registers.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def fp4_tiles(codes, scale, ASM: tl.constexpr):
 
 @triton.jit
 def three_parts(value):
-    """Three bf16 whose sum is an fp32 value to its last bit or the one before: products with bf16 keep fp32 accuracy."""
+    """Three bf16 whose sum is an fp32 value to a bit or so: with bf16, their products keep fp32 accuracy."""
     first = value.to(tl.bfloat16)
     rest = value - first.to(tl.float32)
     second = rest.to(tl.bfloat16)
