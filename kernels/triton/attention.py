@@ -89,9 +89,9 @@ def latents(
         if FAKE:
             even = tl.reshape(even, [C // 32, 16])
             odd = tl.reshape(odd, [C // 32, 16])
-            scale = fp8_scale(tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1)))[:, None]
-            even = tl.reshape(round_e4m3(even / scale) * scale, [C // 2])
-            odd = tl.reshape(round_e4m3(odd / scale) * scale, [C // 2])
+            step = fp8_scale(tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1)))[:, None]
+            even = tl.reshape(round_e4m3(even / step) * step, [C // 2])
+            odd = tl.reshape(round_e4m3(odd / step) * step, [C // 2])
         tl.store(window_rows + token * C + 2 * pair, even.to(kind))
         tl.store(window_rows + token * C + 2 * pair + 1, odd.to(kind))
 

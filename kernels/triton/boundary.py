@@ -66,15 +66,14 @@ def boundary(
     tl.store(own + row, mixes)
     if arrive_last(counters + token, SLICES - 1):
         every = tl.arange(0, triton.next_power_of_2(SLICES))
-        at = sums + (token * SLICES + every) * ROWS + MIXES + 1
-        total = tl.sum(tl.load(at, mask=every < SLICES, other=0.0, cache_modifier=".cg"), 0)
+        parts = sums + (token * SLICES + every) * ROWS + MIXES + 1
+        total = tl.sum(tl.load(parts, mask=every < SLICES, other=0.0, cache_modifier=".cg"), 0)
         scale = 1.0 / tl.sqrt_rn(total / D + norm_eps)
         for start in tl.static_range(0, D, BLOCK):
             place = start + tl.arange(0, BLOCK)
             there = place < D
             x = tl.load(collapsed + token * D + place, mask=there, other=0.0, cache_modifier=".cg")
-            y = x * scale * tl.load(norm_weight + place, mask=there, other=0.0)
-            y = y.to(normed.dtype.element_ty)
+            y = (x * scale * tl.load(norm_weight + place, mask=there, other=0.0)).to(normed.dtype.element_ty)
             tl.store(normed + token * D + place, y, mask=there)
             if PLANES8:
                 store_planes8(planes8 + token * D, place, y.to(tl.float32), there, D)

@@ -98,46 +98,53 @@ def hidden_rows(
         slot = tl.program_id(1)
     if slot >= SLOTS:
         first = (slot - SLOTS) * T
-        own = planes8 + first * (D // 2)
-        gate = rows8(s1, s1_scale, own, D // 2, row, INTER, D, 1, T, G, UNROLL, ASM).to(KIND).to(tl.float32)
-        up = rows8(s3, s3_scale, own, D // 2, row, INTER, D, 1, T, G, UNROLL, ASM).to(KIND).to(tl.float32)
-        token = (first + tl.arange(0, T))[None, :]
+        x8 = planes8 + first * (D // 2)
+        gate = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, 1, T, G, UNROLL, ASM).to(KIND).to(tl.float32)
+        up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, 1, T, G, UNROLL, ASM).to(KIND).to(tl.float32)
+        tokens = (first + tl.arange(0, T))[None, :]
         value = _swiglu(gate, up, limit, LIMITED).to(KIND).to(tl.float32)
-        store_planes8(hidden8 + token * INTER, row, value, token >= 0, INTER)
+        store_planes8(hidden8 + tokens * INTER, row, value, tokens >= 0, INTER)
     else:
-        GROUPS: tl.constexpr = D // 32
-        MASKED: tl.constexpr = GROUPS % G != 0
-        token = slot // A
-        expert = tl.load(ids + slot)
-        at = (expert * INTER + row) * GROUPS
-        word = tl.arange(0, 4)
-        planes = planes4 + token * (D // 2)
-        a1 = tl.zeros([1, 1, G], tl.float32)
-        a3 = tl.zeros([1, 1, G], tl.float32)
-        for k in tl.range(0, (GROUPS + G - 1) // G, loop_unroll_factor=UNROLL):
-            group = k * G + tl.arange(0, G)
-            place = ((at + group)[:, None] * 4 + word[None, :])[None, :, :]
-            inside = group < GROUPS
-            mask = inside[None, None, :]
-            if MASKED:
-                p = tl.load(w1 + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
-                q = tl.load(w3 + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
-                c1 = tl.load(w1_scale + at + group, mask=inside, other=0, eviction_policy="evict_first")
-                c3 = tl.load(w3_scale + at + group, mask=inside, other=0, eviction_policy="evict_first")
-            else:
-                p = tl.load(w1 + place, eviction_policy="evict_first")
-                q = tl.load(w3 + place, eviction_policy="evict_first")
-                c1 = tl.load(w1_scale + at + group, eviction_policy="evict_first")
-                c3 = tl.load(w3_scale + at + group, eviction_policy="evict_first")
-            x = planes + group[None, None, :]
-            a1 += dot4(p, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c1)[None, None, :]
-            a3 += dot4(q, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c3)[None, None, :]
-        gate = (tl.sum(a1, 2) * unit4(ASM)).to(KIND).to(tl.float32)
-        up = (tl.sum(a3, 2) * unit4(ASM)).to(KIND).to(tl.float32)
-        value = (_swiglu(gate, up, limit, LIMITED) * tl.load(weights + slot)).to(KIND).to(tl.float32)
-        own = hidden4 + token * A * INTER
+        at = tl.load(ids + slot) * INTER + row
+        x4 = planes4 + slot // A * (D // 2)
+        routed = _routed(w1, w1_scale, w3, w3_scale, x4, at, limit, D, G, UNROLL, LIMITED, KIND, ASM)
+        weighted = (routed * tl.load(weights + slot)).to(KIND).to(tl.float32) * PLANE4_HIDDEN
         column = slot % A * INTER + row + tl.zeros([1, 1], tl.int32)
-        store_planes4(own, column, value * PLANE4_HIDDEN, column >= 0, A * INTER)
+        store_planes4(hidden4 + slot // A * A * INTER, column, weighted, column >= 0, A * INTER)
+
+
+@triton.jit
+def _routed(
+    w1, w1_scale, w3, w3_scale, planes, at, limit, D: tl.constexpr, G: tl.constexpr, UNROLL: tl.constexpr,
+    LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """SwiGLU of row `at` (int64, over all experts) of w1 and w3, which share the loads of x; fp32 [1, 1]."""
+    GROUPS: tl.constexpr = D // 32
+    MASKED: tl.constexpr = GROUPS % G != 0
+    word = tl.arange(0, 4)
+    a1 = tl.zeros([1, 1, G], tl.float32)
+    a3 = tl.zeros([1, 1, G], tl.float32)
+    for k in tl.range(0, (GROUPS + G - 1) // G, loop_unroll_factor=UNROLL):
+        group = k * G + tl.arange(0, G)
+        place = ((at * GROUPS + group)[:, None] * 4 + word[None, :])[None, :, :]
+        inside = group < GROUPS
+        if MASKED:
+            p = tl.load(w1 + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+            q = tl.load(w3 + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+            c1 = tl.load(w1_scale + at * GROUPS + group, mask=inside, other=0, eviction_policy="evict_first")
+            c3 = tl.load(w3_scale + at * GROUPS + group, mask=inside, other=0, eviction_policy="evict_first")
+        else:
+            p = tl.load(w1 + place, eviction_policy="evict_first")
+            q = tl.load(w3 + place, eviction_policy="evict_first")
+            c1 = tl.load(w1_scale + at * GROUPS + group, eviction_policy="evict_first")
+            c3 = tl.load(w3_scale + at * GROUPS + group, eviction_policy="evict_first")
+        x = planes + group[None, None, :]
+        mask = inside[None, None, :]
+        a1 += dot4(p, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c1)[None, None, :]
+        a3 += dot4(q, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c3)[None, None, :]
+    gate = (tl.sum(a1, 2) * unit4(ASM)).to(KIND).to(tl.float32)
+    up = (tl.sum(a3, 2) * unit4(ASM)).to(KIND).to(tl.float32)
+    return _swiglu(gate, up, limit, LIMITED)
 
 
 @triton.jit
