@@ -111,6 +111,7 @@ def _reads(wires: Mapping[tuple[str, str], tuple[str, str]]) -> tuple[Port, ...]
 
 
 _INPUT = "mix.streams=streams collapse.streams=streams collapse.pre=pre norm.x=collapse.collapsed"
+_SCORE = "index_score.index_query=index_query index_score.index_weight=index_weight index_score.index_k=index_k"
 
 FUSED: Mapping[str, FusedKind] = MappingProxyType(
     {
@@ -143,6 +144,21 @@ FUSED: Mapping[str, FusedKind] = MappingProxyType(
                 " expand.comb=mix.comb",
                 "pre=mix.pre streams=expand.streams",
                 "the whole expert sublayer, streams to streams",
+            ),
+            _fused(
+                "index_candidates",
+                "index_score select_candidates select_topk",
+                f"{_SCORE} select_candidates.index_score=index_score.index_score"
+                " select_topk.index_score=index_score.index_score",
+                "candidates=select_candidates.candidates topk=select_topk.topk",
+                "scores of all groups, the blocks that later index sources may select from, and the best groups",
+            ),
+            _fused(
+                "index_select",
+                "index_score select_topk",
+                f"{_SCORE} index_score.candidates=candidates select_topk.index_score=index_score.index_score",
+                "topk=select_topk.topk",
+                "scores of the groups, and the best of them",
             ),
             _fused(
                 "logits",
@@ -180,6 +196,15 @@ NATIVE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 # The registry's variant with native kernels, by family.
 NATIVE_VARIANT: Mapping[str, str] = MappingProxyType({"cuda": "triton", "rocm": "triton"})
+# What a spec has to say for native kernels to run it; every other one runs on the plain torch kernels.
+NATIVE_SPECS: Mapping[str, str] = MappingProxyType(
+    {
+        "numerics.compute": "bf16",
+        "numerics.activation_quant": "none",
+        "weights.linear": "fp8_32x32",
+        "weights.experts": "fp4_32",
+    }
+)
 # What native kernels are compiled for, in the names of their compiler.
 ARCHITECTURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"cuda": ("sm_90", "sm_89"), "rocm": ("gfx942", "gfx1100")}

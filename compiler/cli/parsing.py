@@ -231,6 +231,10 @@ def _explain(parser: argparse.ArgumentParser) -> None:
     _json(parser)
 
 
+def _targets(parser: argparse.ArgumentParser) -> None:
+    _json(parser)
+
+
 def _import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", metavar="CONFIG.json", help="a model's config.json, in any of its official forms, or `-`"
@@ -269,6 +273,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": _run,
     "bench": _bench,
     "explain": _explain,
+    "targets": _targets,
     "import": _import,
     "synth": _synth,
     "inspect": _inspect,

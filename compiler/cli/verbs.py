@@ -27,6 +27,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             Verb("run", "run", "run a plan on a checkpoint", "run toy.plan --checkpoint toy.checkpoint --prompt hello"),
             Verb("bench", "bench", "time a plan against what has to move", "bench toy.plan --batch 4 --steps 20"),
             Verb("explain", "explain", "explain a diagnostic code, or list them", "explain DSV301"),
+            Verb("targets", "targets", "list what has kernels on which family of devices", "targets --json"),
             Verb("import", "importing", "turn a model's config.json into a spec", "import config.json -o model.yaml"),
             Verb("synth", "synth", "write a random checkpoint of a spec", "synth toy -o toy.checkpoint"),
             Verb("inspect", "inspect", "summarise a plan folder", "inspect toy.plan"),

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from dsv41c.compiler.ir import Graph, Op, Scalar
 from dsv41c.compiler.passes.program import Call, Program, Region
-from dsv41c.kernels.fusion import FUSED, NATIVE, NATIVE_VARIANT, FusedKind, Wired, part_name
+from dsv41c.kernels.fusion import FUSED, NATIVE, NATIVE_SPECS, NATIVE_VARIANT, FusedKind, Wired, part_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ _GPU = (
     Rule("ffn", "experts"),
     Rule("attention_input", "query"),
     Rule("attention_output", "attend"),
+    Rule("index_candidates", "index_score"),
+    Rule("index_select", "index_score"),
     Rule("logits", "head"),
 )
 # By family, in the order in which they are tried.
@@ -37,9 +39,9 @@ RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType({"cuda": _GPU, "rocm": 
 
 def native(program: Program) -> bool:
     """Whether native kernels run the plan: the family has some, and numerics and stored weights are what they take."""
-    numerics, weights = program.spec.numerics, program.spec.weights
-    wanted = (numerics.compute, numerics.activation_quant, weights.linear, weights.experts)
-    return bool(NATIVE[program.family]) and wanted == ("bf16", "none", "fp8_32x32", "fp4_32")
+    sections = {name: getattr(program.spec, name) for name in ("numerics", "weights")}
+    said = {path: getattr(sections[path.partition(".")[0]], path.partition(".")[2]) for path in NATIVE_SPECS}
+    return bool(NATIVE[program.family]) and said == NATIVE_SPECS
 
 
 def kernel_name(program: Program, call: Call) -> str:

@@ -32,6 +32,7 @@ from dsv41c.runtime.manifest import (
     ValueEntry,
     sha256,
 )
+from dsv41c.words import ranges
 
 
 def missing_kernels(program: Program, catalogue: Mapping[str, OpKind] = OPS) -> list[Diagnostic]:
@@ -41,18 +42,25 @@ def missing_kernels(program: Program, catalogue: Mapping[str, OpKind] = OPS) -> 
     for op in program.graph.ops:
         if wanted not in catalogue[op.kind].families:
             by_kind.setdefault(op.kind, []).append(op)
-    return [_missing(wanted, kind, ops, catalogue[kind].families) for kind, ops in by_kind.items()]
+    return [_missing(program, kind, ops, catalogue[kind].families) for kind, ops in by_kind.items()]
 
 
-def _missing(wanted: str, kind: str, ops: list[Op], families: tuple[str, ...]) -> Diagnostic:
+def _missing(program: Program, kind: str, ops: list[Op], families: tuple[str, ...]) -> Diagnostic:
     more = f" and {len(ops) - 1} more" if len(ops) > 1 else ""
     able = ", ".join(families) or "none"
+    inside = ranges(op.layer for op in ops if op.layer is not None)
+    target = f"{program.family} ({', '.join(dict.fromkeys(program.devices))})"
     return Diagnostic(
         "DSV601",
-        f"no kernel runs `{kind}` on {wanted} devices; `{ops[0].id}`{more} needs one",
+        f"no kernel runs `{kind}` on {program.family} devices; `{ops[0].id}`{more} needs one",
         ops[0].span,
-        facts=(("devices", wanted), ("kind of op", kind), ("families with a kernel", able)),
-        help=f"place the model on another family (`{kind}` runs on: {able})",
+        facts=(
+            ("target", target),
+            ("kind of op", kind),
+            *((("layers", inside),) if inside else ()),
+            ("families with a kernel", able),
+        ),
+        help=f"place the model on another family (`{kind}` runs on: {able}); `dsv41c targets` lists all",
     )
 
 

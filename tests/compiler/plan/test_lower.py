@@ -137,6 +137,7 @@ def test_ops_without_a_kernel_are_refused_by_name():
     assert finding.code == "DSV601"
     assert "`select_candidates` on hpu" in finding.message and "layers.5.attn.select_candidates" in finding.message
     assert str(finding.span).startswith("specs/toy.yaml:")
+    assert dict(finding.facts)["target"] == "hpu (hpu:0)" and dict(finding.facts)["layers"] == "5"
 
 
 def test_compile_refuses_what_validate_refuses(loaded):
