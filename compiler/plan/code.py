@@ -40,6 +40,8 @@ _BLOCK_OF: Mapping[str, str] = {
     "window_rows": "query",
     "index_keys": "compress",
     "index_score": "index_query",
+    "index_candidates": "index_query",
+    "index_select": "index_query",
     "select_candidates": "index_query",
     "select_topk": "index_query",
     "window_store": "attend",

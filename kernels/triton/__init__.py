@@ -5,5 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dsv41c.kernels.triton import compress, embed, engram, index, select
+
 # The native kernels by op kind or fused kind; `kernels.fusion.NATIVE` says which there are to be.
-NATIVE: dict[str, Callable[..., Any]] = {}
+NATIVE: dict[str, Callable[..., Any]] = {
+    "embed": embed.embed,
+    "engram_ids": engram.engram_ids,
+    "engram_rows": engram.engram_rows,
+    "engram_gate": engram.engram_gate,
+    "compress": compress.compress,
+    "index_keys": index.index_keys,
+    "index_query": index.index_query,
+    "index_score": index.index_score,
+    "select_candidates": select.select_candidates,
+    "select_topk": select.select_topk,
+    "index_candidates": select.index_candidates,
+    "index_select": select.index_select,
+}

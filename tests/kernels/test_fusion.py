@@ -55,6 +55,8 @@ def test_signatures():
             "window_kv streams",
         ),
         "ffn": ("streams pre", "pre streams"),
+        "index_candidates": ("index_query index_weight index_k", "candidates topk"),
+        "index_select": ("index_query index_weight index_k candidates?", "topk"),
         "logits": ("streams pre", "logits"),
     }
     entry = FUSED["attention_input"].signature
