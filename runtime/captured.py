@@ -19,7 +19,7 @@ from dsv41c.kernels.reference.engram import RowTable
 from dsv41c.kernels.step import Step
 from dsv41c.runtime.device.protocol import Device, GraphKey, OnOp, Work
 from dsv41c.runtime.device.ranges import buckets_of_context, ranges
-from dsv41c.runtime.device.tensors import tensors_of
+from dsv41c.runtime.device.tensors import is_held, tensors_of
 from dsv41c.runtime.executor import Calls, Executor, RegionWeights
 from dsv41c.runtime.manifest import weight_identifier
 
@@ -76,13 +76,13 @@ class CapturedSteps:
         self.buckets = tuple(sorted(buckets))
         runtime = executor.manifest.runtime
         self.contexts = tuple(contexts or buckets_of_context(runtime.max_context))
-        self.ranges = ranges(executor.regions, executor.ops, runtime.capture)
         most = self.buckets[-1]
         sizes = ((most, 1), (most,), (most,))
         whole = StaticInputs(*(torch.zeros(size, dtype=torch.long, device=device.place) for size in sizes))
         self.inputs = {bucket: whole.of(bucket) for bucket in self.buckets}
         self.tables: dict[str, StagedTable] = {}
         self.weights = {region.id: self._staged(region.id) for region in executor.regions}
+        self.ranges = ranges(executor.regions, executor.ops, runtime.capture, self.tables)
         self.values: dict[tuple[int, int], dict[str, Tensor]] = {}  # outputs at fixed addresses, by bucket and context
 
     def _staged(self, region: str) -> RegionWeights:
@@ -95,6 +95,8 @@ class CapturedSteps:
                 assert engram is not None, "a plan that reads a table has an engram section"
                 shape = (self.buckets[-1], 1, len(engram.layers[int(op.attrs["index"])].primes))
                 name = weight_identifier(op.weights["table"])
+                if is_held(named[name]):
+                    continue
                 self.tables[region] = named[name] = StagedTable(named[name], shape, self.device.place)
         return RegionWeights(named)
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from dsv41c.runtime.manifest import OpEntry, RegionEntry
 
 
-def ranges(regions: Sequence[RegionEntry], ops: Mapping[str, Sequence[OpEntry]], capture: str) -> list[range]:
+def ranges(
+    regions: Sequence[RegionEntry],
+    ops: Mapping[str, Sequence[OpEntry]],
+    capture: str,
+    staged: Container[str] | None = None,
+) -> list[range]:
     """Ranges of region indices that cover all regions, in order; none for `off`.
 
     `layer`: each region alone; `every:N`: N layers together, embedding and head alone; `all`: everything. A range ends
     before a region that reads a mapped table at ids which the range itself computes: rows come from the host, so the
-    ids have to be there before the work starts that uses them.
+    ids have to be there before the work starts that uses them. `staged`: the regions whose tables are mapped, by id;
+    None for all.
     """
     if capture == "off":
         return []
@@ -24,6 +30,8 @@ def ranges(regions: Sequence[RegionEntry], ops: Mapping[str, Sequence[OpEntry]],
         own = ops[region.id]
         alone = capture != "all" and any(op.layer is None for op in own)
         table_ids = {value for op in own if op.kind == "engram_rows" for value in op.reads.values()}
+        if staged is not None and region.id not in staged:
+            table_ids = set()
         if not found or alone or layers in (0, size) or table_ids & written:
             found.append(range(index, index))
             written, layers = set(), 0

@@ -49,12 +49,17 @@ def stacked(experts: Sequence[object], place: torch.device) -> Stacked | None:
     return Stacked(codes, scale, "fp4_32")
 
 
+def is_held(table: object) -> bool:
+    """Whether a table of rows is there as codes and scales of a device, so that kernels can read it themselves."""
+    return isinstance(getattr(table, "codes", None), Tensor)
+
+
 def tensors_of(weights: Iterable[object]) -> Iterator[Tensor]:
-    """Every tensor that weights are made of; none of a table, which kernels do not read themselves."""
+    """Every tensor that weights are made of; none of a mapped table, which kernels do not read themselves."""
     for weight in weights:
         if isinstance(weight, Tensor):
             yield weight
-        elif isinstance(weight, Packed | Stacked):
-            yield from (weight.codes, weight.scale)
+        elif is_held(weight):  # packed matrices, stacked ones, and tables
+            yield from (weight.codes, weight.scale)  # type: ignore[attr-defined]
         elif isinstance(weight, Sequence):
             yield from tensors_of(weight)
