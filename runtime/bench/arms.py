@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,6 +84,7 @@ class CapturedArm:
         runtime = plan.manifest.runtime.model_copy(update={"capture": capture})
         cut = replace(plan, manifest=plan.manifest.model_copy(update={"runtime": runtime}))
         self.executor = Executor(cut, kernels, engine.weights, engine.pools)
+        self.contexts = engine.captured.contexts if engine.captured is not None else None
         self.kernels = kernels
         self.device = device
         self.graphs: int | None = None
@@ -93,7 +94,7 @@ class CapturedArm:
 
     def prepare(self, inputs: StepInputs) -> None:
         """Capture the steps of one batch and context. A step without graphs comes first, so that compiling is over."""
-        steps = CapturedSteps(self.executor, self.device, self.kernels, (inputs.batch,))
+        steps = CapturedSteps(self.executor, self.device, self.kernels, (inputs.batch,), self.contexts)
         spare = torch.full_like(inputs.slots, self.executor.pools.spare)
         reach = steps.context_of(inputs.context)
         self.executor.run(inputs.ids[0], Step(spare, torch.zeros_like(inputs.slots), reach))
@@ -118,18 +119,20 @@ class CapturedArm:
 
 
 class EagerArm:
-    """Every kernel called as the plan's code does."""
+    """Every kernel called as the plan's code does. `contexts`: as far as graphs of the same kernels reach."""
 
     graphs: int | None = None
     capture_seconds: float | None = None
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, contexts: Sequence[int] = ()) -> None:
         self.executor = executor
+        self.contexts = tuple(contexts)
         self.inputs: StepInputs | None = None
 
     def prepare(self, inputs: StepInputs) -> None:
-        """Take the inputs."""
-        self.inputs = inputs
+        """Take the inputs, with the context that a graph for them would have."""
+        reach = next((context for context in self.contexts if context >= inputs.context), inputs.context)
+        self.inputs = replace(inputs, context=reach)
 
     def step(self, index: int) -> Tensor:
         """Run the regions."""
@@ -172,7 +175,9 @@ def make_arms(plan: Plan, engine: Engine, names: tuple[str, ...]) -> dict[str, A
     kernels = captured.kernels if captured is not None else engine.executor.kernels
     makers: dict[str, Callable[[], Arm]] = {
         **{name: partial(_captured, plan, engine, kernels, name) for name in CAPTURED},
-        "eager": lambda: EagerArm(Executor(plan, kernels, engine.weights, engine.pools)),
+        "eager": lambda: EagerArm(
+            Executor(plan, kernels, engine.weights, engine.pools), captured.contexts if captured is not None else ()
+        ),
         "torch": lambda: TorchArm(engine),
     }
     possible = [name for name in names if engine.device.captures or name not in CAPTURED]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import torch
 from torch import Tensor
 
 from dsv41c.kernels.encodings import ENCODINGS
+from dsv41c.kernels.fusion import NATIVE_VARIANT
 from dsv41c.kernels.reference.encodings import Packed, Stacked, decode_e2m1, decode_e4m3, dense
+from dsv41c.kernels.reference.engram import RowTable
 from dsv41c.runtime.bench.bytes import row_bytes
 from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.manifest import EngramLayerEntry, Manifest, WeightEntry
@@ -32,17 +35,17 @@ _E8M0_ONE = 127
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class HeldTable:
-    """A table of rows on a device: codes uint8 [rows, head_dim] and scales uint8 [rows, head_dim / 32]."""
+    """A table on a device for plain torch: codes uint8 [rows, head_dim] and scales uint8 [rows, head_dim / 32]."""
 
-    def __init__(self, packed: Packed) -> None:
-        self.packed = packed
+    codes: Tensor
+    scale: Tensor
 
     def rows(self, ids: Tensor) -> Tensor:
         """The decoded rows of int64 ids [...], f32 [..., head_dim], on the table's device."""
-        codes, scale, encoding = self.packed
-        flat = ids.reshape(-1).to(codes.device)
-        values = dense(Packed(codes[flat], scale[flat], encoding), torch.float32)
+        flat = ids.reshape(-1).to(self.codes.device)
+        values = dense(Packed(self.codes[flat], self.scale[flat], "fp8_row32"), torch.float32)
         return values.view(*ids.shape, values.shape[-1])
 
 
@@ -59,7 +62,7 @@ def random_weights(
 
     `stored_experts`: at least the active ones, at most the routed; None for all. `progress(done, total)` in weights.
     """
-    maker = _Maker(place, seed, stored_experts, table_rows)
+    maker = _Maker(place, seed, stored_experts, table_rows, _native_tables(manifest))
     weights: dict[str, object] = {}
     for number, entry in enumerate(manifest.weights, start=1):
         weights[entry.id] = maker.weight(entry)
@@ -128,11 +131,14 @@ def _shorter(layer: EngramLayerEntry, table_rows: int) -> EngramLayerEntry:
 
 
 class _Maker:
-    def __init__(self, place: torch.device, seed: int, stored_experts: int | None, table_rows: int) -> None:
+    def __init__(
+        self, place: torch.device, seed: int, stored_experts: int | None, table_rows: int, native_tables: bool
+    ) -> None:
         self.place = place
         self.seed = seed
         self.stored_experts = stored_experts
         self.table_rows = table_rows
+        self.native_tables = native_tables
 
     def weight(self, entry: WeightEntry) -> object:
         """A weight as kernels of the plan take it; each has a generator of its own, so their order is nothing."""
@@ -162,9 +168,14 @@ class _Maker:
             return Stacked(codes, scale, encoding)
         return [self._matrix(entry, generator) for _ in range(count)]
 
-    def _table(self, entry: WeightEntry, generator: torch.Generator) -> HeldTable:
+    def _table(self, entry: WeightEntry, generator: torch.Generator) -> RowTable:
         rows, columns = entry.shape
-        return HeldTable(self._packed(entry, (min(rows, self.table_rows), columns), generator))
+        codes, scale, _ = self._packed(entry, (min(rows, self.table_rows), columns), generator)
+        if not self.native_tables:
+            return HeldTable(codes, scale)
+        from dsv41c.kernels.triton.engram import DeviceTable
+
+        return DeviceTable(codes, scale)
 
     def _plain(self, entry: WeightEntry, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
         mean, deviation = scale_of(entry.role, entry.shape)
@@ -189,6 +200,12 @@ class _Maker:
         scale = torch.empty(encoding.scale_shape(shape), dtype=torch.uint8, device=self.place)
         scale.bernoulli_(share, generator=generator).add_(_E8M0_ONE + exponent)
         return Packed(codes, scale, entry.stored)
+
+
+def _native_tables(manifest: Manifest) -> bool:
+    """Whether a native kernel of the plan reads rows of tables."""
+    native = NATIVE_VARIANT.get(manifest.target.family)
+    return any(entry.kernel == f"{native}.engram_rows" for entry in manifest.kernels)
 
 
 def _root_mean_square(four_bit: bool) -> float:

@@ -10,6 +10,8 @@ from torch import Tensor
 from dsv41c.kernels.catalog import WEIGHT_ROLES
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.kernels.registry import kernels_for
+from dsv41c.runtime.bench.random_weights import HeldTable
+from dsv41c.runtime.device.tensors import is_held
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.reference import ReferenceExecutor
@@ -35,7 +37,8 @@ def dense_weights(manifest: Manifest, weights: Mapping[str, object]) -> dict[str
     """Weights and constants by id for plain torch, beside the given ones: what was packed is dense.
 
     Matrices are in the plan's compute dtype, those that the model's math uses in f32 in f32. Of each projection the
-    first `SHARED_EXPERTS` experts of the first layer serve every layer. Tables, and what is dense already, are shared.
+    first `SHARED_EXPERTS` experts of the first layer serve every layer. Tables, and what is dense already, are shared;
+    of tables on a device torch looks the rows up.
     """
     compute = torch.bfloat16 if manifest.numerics.compute == "bf16" else torch.float32
     shared: dict[str, Repeated] = {}
@@ -49,6 +52,8 @@ def dense_weights(manifest: Manifest, weights: Mapping[str, object]) -> dict[str
         elif isinstance(weight, Packed | Tensor):
             wanted = torch.float32 if WEIGHT_ROLES[entry.role].compute == "f32" else compute
             found[entry.id] = dense(weight, wanted)
+        elif is_held(weight):
+            found[entry.id] = HeldTable(weight.codes, weight.scale)  # type: ignore[attr-defined]
     return found
 
 
