@@ -101,7 +101,7 @@ def attend_token(
     """Grid (blocks of heads * tokens, B): attention of one token and BH heads; out bf16 [B, tokens, heads, C].
 
     query like out; ring [slots, W, C] as it was before this call, rows bf16 [B, tokens, C]; pool [slots, capacity, C];
-    topk int64 [B, tokens, selected]. CB is the power of two from C on, SB that from `selected` on, 0 without a selection.
+    topk int64 [B, tokens, selected]. CB is the power of two from C on, SB that from `selected` on, 0 without any.
     """
     blocks = tl.cdiv(heads, BH)
     session = tl.program_id(1)

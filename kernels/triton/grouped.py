@@ -1,9 +1,9 @@
 """The mixture of experts over many rows: pairs of token and expert sorted by expert, then products tile by tile.
 
-A tile of pairs belongs to one expert. How many tiles an expert fills is known on the device only, so that the grid covers
-the most there can be and tiles beyond the last one end at once. Weights stay packed until they are in the product: a
-byte holds the columns 2k and 2k+1, so that x is stored with its even columns before its odd ones, and each half meets
-its nibbles in a dot of its own.
+A tile of pairs belongs to one expert. How many tiles an expert fills is known on the device only, so that the grid
+covers the most there can be and tiles beyond the last one end at once. Weights stay packed until they are in the
+product: a byte holds the columns 2k and 2k+1, so that x is stored with its even columns before its odd ones, and each
+half meets its nibbles in a dot of its own.
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ def routed_experts(
 ) -> Tensor:
     """The routed sum f32 [n, D] of x bf16 [n, D]: of each chosen expert, w2 (weight * silu(w1 x) * w3 x).
 
-    expert_weights f32 and expert_ids int64 [n, A]; w1, w3 [inter, D] and w2 [D, inter] an expert, `fp4_32`. A limit above
-    0 clamps as the reference does. Experts are added in ascending order.
+    expert_weights f32 and expert_ids int64 [n, A]; w1, w3 [inter, D] and w2 [D, inter] an expert, `fp4_32`. A limit
+    above 0 clamps as the reference does. Experts are added in ascending order.
     """
     parts = expert_pairs(interleaved_halves(x), expert_weights, expert_ids, w1, w2, w3, limit)
     return add_pairs(parts, expert_ids, None)
