@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dsv41c.kernels.reference import compress as reference
 from dsv41c.kernels.step import Step
+from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows16
 from dsv41c.kernels.triton.rows import MODES, norm_pairs, rope_pairs, row_place, store_row
 
@@ -162,12 +163,8 @@ def _projected(x: Tensor, wkv: Tensor, wgate: Tensor | None) -> tuple[Tensor, Te
     rows = x.reshape(-1, dim)
     count = rows.shape[0]
     if count > DECODE_ROWS or (wgate is not None and wgate.dtype != wkv.dtype):
-        if wgate is None:
-            kv = torch.nn.functional.linear(rows.to(wkv.dtype), wkv)
-            return kv, kv, channels
-        wide = rows.to(torch.float32)
-        kv, score = (torch.nn.functional.linear(wide, weight.to(torch.float32)) for weight in (wkv, wgate))
-        return kv, score, channels
+        kv = matmul(rows, wkv, x.dtype if wgate is None else torch.float32)
+        return kv, kv if wgate is None else matmul(rows, wgate, torch.float32), channels
     width = channels if wgate is None else 2 * channels
     raw = torch.empty(count, width, dtype=torch.float32, device=x.device)
     together = min(count & -count, 4)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dsv41c.kernels.reference import index as reference
 from dsv41c.kernels.reference.encodings import Packed, dense
-from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton.common import e4m3_value, e8m0_value
+from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows16
 from dsv41c.kernels.triton.rows import MODES, fp4_pairs, norm_pairs, rope_pairs, row_place, store_row
 from dsv41c.kernels.triton.score import score_tiles, shape_of_tiles
@@ -81,7 +81,7 @@ def index_keys(
     if index_k.shape[1] == 0 or groups == 0:
         return index_k
     project = batch * groups <= KEY_ROWS
-    rows = latent.contiguous() if project else linear(latent, wk)
+    rows = latent.contiguous() if project else matmul(latent.flatten(0, 1), wk, latent.dtype)
     store_keys[(groups, batch)](
         rows, wk, k_norm, rope, step.slots, step.positions, index_k, index_k.shape[1], index_k.shape[0] - 1, eps,
         C=channels, N=width, R=rope_dim, WIDTH=index_k.shape[2], RATIO=ratio, MODE=MODES[kv_cache],
@@ -188,7 +188,8 @@ def index_query(
     if project:
         latent, weight = query_latent.contiguous(), torch.empty(batch, tokens, heads, dtype=x.dtype, device=x.device)
     else:
-        latent, weight = linear(query_latent, wq_b), linear(x, weights_proj) * factor
+        latent = matmul(query_latent.flatten(0, 1), wq_b, x.dtype)
+        weight = matmul(x.flatten(0, 1), weights_proj, x.dtype).view(batch, tokens, heads) * factor
     blocks = heads * channels // 32
     make_queries[(count, blocks + heads if project else blocks)](
         latent, codes, scales, x.contiguous(), weights_proj, rope, step.positions, query, weight, tokens, factor,
