@@ -10,10 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast
+
+from dsv41c.kernels.catalog import DTYPE_BYTES
 
 FORMAT = "dsv41c.plan/1.1"
 MANIFEST = "manifest.json"
@@ -230,8 +233,22 @@ class ConstantEntry(Entry):
     attrs: dict[str, int | float]
 
 
+class MemoryEntry(Entry):
+    """Bytes that an engine holds on a device, all sessions open or none: `weights` and pools of `state`, in `total`.
+
+    Weights are counted as kernels get them and as the official checkpoint stores them, constants too; tables that are
+    read row by row stay on the host and are not counted. Pools have a row more than `max_sessions`. What a step needs
+    while it runs comes on top.
+    """
+
+    device: str
+    weights: int
+    state: int
+    total: int
+
+
 class Manifest(Entry):
-    """A plan, whole."""
+    """A plan, whole. `memory` is by device, in the order of stages; plans before minor version 1 have none."""
 
     format: str
     tool: str
@@ -253,6 +270,43 @@ class Manifest(Entry):
     kernels: list[KernelEntry]
     weights: list[WeightEntry]
     constants: list[ConstantEntry]
+    memory: list[MemoryEntry] = []
+
+
+def memory(manifest: Manifest) -> list[MemoryEntry]:
+    """What an engine of a plan will hold, by device: exactly the bytes of its tensors."""
+    devices = {stage.index: stage.device for stage in manifest.stages}
+    weights, state = (dict.fromkeys(devices.values(), 0) for _ in range(2))
+    for weight in manifest.weights:
+        weights[devices[weight.stage]] += _kept_bytes(weight)
+    constants = {constant.id: _constant_bytes(constant, manifest) for constant in manifest.constants}
+    used = {(devices[op.stage], weight) for op in manifest.ops for weight in op.weights.values() if weight in constants}
+    for device, constant in used:
+        weights[device] += constants[constant]
+    for value in manifest.values:
+        if value.scope == "session" and value.storage in (None, value.id):
+            state[devices[value.stage]] += value.bytes * (manifest.runtime.max_sessions + 1)
+    return [
+        MemoryEntry(device=name, weights=weights[name], state=state[name], total=weights[name] + state[name])
+        for name in weights
+    ]
+
+
+def _kept_bytes(weight: WeightEntry) -> int:
+    """Bytes of a weight as kernels get it; none of a table."""
+    if weight.role == "engram_table":
+        return 0
+    return weight.bytes if weight.dtype == "stored" else weight.count * prod(weight.shape) * DTYPE_BYTES[weight.dtype]
+
+
+def _constant_bytes(constant: ConstantEntry, manifest: Manifest) -> int:
+    if constant.kind == "rope_frequencies":
+        return int(constant.attrs["rope_dim"]) // 2 * DTYPE_BYTES["f32"]
+    if constant.kind == "token_map":
+        return manifest.model.vocab_size * DTYPE_BYTES["i64"]
+    part = constant.kind.removeprefix("engram_")
+    layers = manifest.engram.layers if manifest.engram is not None else []
+    return sum(len(getattr(layer, part)) for layer in layers) * DTYPE_BYTES["i64"]
 
 
 def identifier(value: str, layer: int | None) -> str:

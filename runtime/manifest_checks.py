@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dsv41c.kernels.catalog import CARRIERS, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
 from dsv41c.kernels.encodings import CACHE_ROWS, ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.runtime.calls import check_calls
-from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, RegionEntry, ValueEntry
+from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, RegionEntry, ValueEntry, memory
 
 MAX_SIZE = 1 << 40
 _SESSION_KINDS = frozenset(kind.name for kind in STATE_KINDS.values() if kind.scope == "session")
@@ -35,9 +35,10 @@ def check(manifest: Manifest) -> Iterator[str]:
         return
     wiring = [*_stages(manifest), *_ops(manifest), *_values(manifest), *_regions(manifest)]
     yield from wiring or (*_tails(manifest), *check_calls(manifest))
-    yield from _weights(manifest)
-    if manifest.engram is not None:
-        yield from _engram(manifest, manifest.engram)
+    sizes = [*_weights(manifest), *(_engram(manifest, manifest.engram) if manifest.engram is not None else ())]
+    yield from sizes
+    if not wiring and not sizes and manifest.memory and manifest.memory != memory(manifest):
+        yield "`memory` is not what weights and pools take"
 
 
 def _names(manifest: Manifest) -> Iterator[str]:

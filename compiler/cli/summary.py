@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dsv41c.words import counted, layers, size
 
 if TYPE_CHECKING:
-    from dsv41c.runtime.manifest import Manifest
+    from dsv41c.runtime.manifest import Manifest, MemoryEntry
 
 
 def summary(manifest: Manifest) -> dict[str, object]:
@@ -23,6 +23,7 @@ def summary(manifest: Manifest) -> dict[str, object]:
         "state": state_bytes(manifest),
         "weights": len(manifest.weights),
         "weight_bytes": weight_bytes(manifest),
+        "memory": [entry.model_dump() for entry in manifest.memory],
         "sessions": manifest.runtime.max_sessions,
         "max_context": manifest.runtime.max_context,
         "stages": [stage.model_dump() for stage in manifest.stages],
@@ -62,6 +63,7 @@ def lines(manifest: Manifest) -> list[str]:
     rows += [("", f"{kind} {entry['pools']} x, {size(entry['bytes'])}") for kind, entry in state.items()]
     rows.append(("", f"in all {size(sum(entry['bytes'] for entry in state.values()))}"))
     rows += [("stages" if not stage.index else "", _stage(manifest, stage.index)) for stage in manifest.stages]
+    rows += [("memory" if not index else "", _memory(entry)) for index, entry in enumerate(manifest.memory)]
     if manifest.transfers:
         crossing = sum(transfer.bytes_per_token for transfer in manifest.transfers)
         rows.append(("transfers", f"{len(manifest.transfers)}, {size(int(crossing))} a token"))
@@ -73,6 +75,10 @@ def _stage(manifest: Manifest, index: int) -> str:
     arriving = [transfer.value for transfer in manifest.transfers if transfer.to_stage == index]
     reads = f", receives {', '.join(arriving)}" if arriving else ""
     return f"{index} on {stage.device}: {layers(range(stage.first_layer, stage.end_layer))}{reads}"
+
+
+def _memory(entry: MemoryEntry) -> str:
+    return f"{entry.device}: {size(entry.weights)} of weights, {size(entry.state)} of pools"
 
 
 def table(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -12,7 +12,7 @@ from dsv41c.compiler.build import build
 from dsv41c.compiler.checks import check
 from dsv41c.compiler.plan import folder as folders
 from dsv41c.compiler.plan.describe import plan_model
-from dsv41c.compiler.plan.lower import lower, missing_kernels
+from dsv41c.compiler.plan.lower import lower, missing_kernels, with_files
 from dsv41c.compiler.plan.render import render
 from dsv41c.compiler.spec.write import to_yaml
 from dsv41c.diagnostics import Diagnostic, UserFault, has_errors
@@ -47,8 +47,10 @@ def compile_spec(loaded: Loaded, *, dump: Path | None = None, verify: bool = Fal
     if missing:
         raise UserFault((*found, *(_where_given(finding, loaded.names) for finding in missing)))
     spec_text = to_yaml(loaded.spec)
-    files = {**render(plan_model(program, sha256(spec_text.encode()))), "spec.yaml": spec_text}
-    manifest = lower(program, spec_text, files)
+    manifest = lower(program, spec_text)
+    model = plan_model(program, sha256(spec_text.encode()), manifest.memory)
+    files = {**render(model), "spec.yaml": spec_text}
+    manifest = with_files(manifest, files)
     return Plan({**files, MANIFEST: to_text(manifest)}, manifest, found)
 
 

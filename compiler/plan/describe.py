@@ -11,13 +11,22 @@ from dsv41c.compiler.layer_map import SHARED_KINDS
 from dsv41c.compiler.passes import Call, Program, Region
 from dsv41c.compiler.passes.fuse import kernel_name
 from dsv41c.compiler.plan.code import function, shown
-from dsv41c.compiler.plan.model import BoundaryModel, KernelModel, PlanModel, StageModel, StateModel, TailModel
+from dsv41c.compiler.plan.model import (
+    BoundaryModel,
+    KernelModel,
+    MemoryModel,
+    PlanModel,
+    StageModel,
+    StateModel,
+    TailModel,
+)
 from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
+from dsv41c.runtime.manifest import MemoryEntry
 from dsv41c.words import counted, layers, ranges, size
 
 
-def plan_model(program: Program, spec_sha256: str) -> PlanModel:
-    """Everything the templates see."""
+def plan_model(program: Program, spec_sha256: str, memory: Sequence[MemoryEntry] = ()) -> PlanModel:
+    """Everything the templates see. `memory`: the manifest's."""
     spec = program.spec
     numerics, runtime = spec.numerics, spec.runtime
     return PlanModel(
@@ -33,6 +42,9 @@ def plan_model(program: Program, spec_sha256: str) -> PlanModel:
         states=tuple(_states(program)),
         tails=tuple(_tails(program)),
         kernels=tuple(_kernels(program)) if program.native else (),
+        memory=tuple(
+            MemoryModel(entry.device, size(entry.weights), size(entry.state), size(entry.total)) for entry in memory
+        ),
         devices=", ".join(dict.fromkeys(program.devices)),
     )
 

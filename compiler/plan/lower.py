@@ -30,6 +30,7 @@ from dsv41c.runtime.manifest import (
     TokensEntry,
     TransferEntry,
     ValueEntry,
+    memory,
     sha256,
 )
 from dsv41c.words import ranges
@@ -64,10 +65,10 @@ def _missing(program: Program, kind: str, ops: list[Op], families: tuple[str, ..
     )
 
 
-def lower(program: Program, spec_text: str, files: Mapping[str, str]) -> Manifest:
-    """The manifest of a program that went through every pass. `files` are the folder's other files by name."""
+def lower(program: Program, spec_text: str) -> Manifest:
+    """The manifest of a program that went through every pass, without the folder's other files: see `with_files`."""
     spec, graph = program.spec, program.graph
-    return Manifest(
+    manifest = Manifest(
         format=FORMAT,
         tool=__version__,
         name=spec.name,
@@ -84,7 +85,7 @@ def lower(program: Program, spec_text: str, files: Mapping[str, str]) -> Manifes
         runtime=_runtime(program),
         engram=_engram(program),
         stages=_stages(program),
-        files=[FileEntry(path=path, sha256=sha256(text.encode())) for path, text in sorted(files.items())],
+        files=[],
         values=[_value(program, value) for value in graph.values.values()],
         ops=[_op(op) for op in graph.ops],
         regions=[_region(region) for region in program.regions],
@@ -93,6 +94,13 @@ def lower(program: Program, spec_text: str, files: Mapping[str, str]) -> Manifes
         weights=weight_entries(spec, graph, native=program.native),
         constants=constant_entries(spec, graph),
     )
+    return manifest.model_copy(update={"memory": memory(manifest)})
+
+
+def with_files(manifest: Manifest, files: Mapping[str, str]) -> Manifest:
+    """The manifest with the folder's other files, given by name."""
+    entries = [FileEntry(path=path, sha256=sha256(text.encode())) for path, text in sorted(files.items())]
+    return manifest.model_copy(update={"files": entries})
 
 
 def _model(program: Program) -> ModelEntry:

@@ -99,6 +99,16 @@ class KernelModel:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryModel:
+    """A row of the README's table of memory: one device."""
+
+    device: str
+    weights: str
+    state: str
+    total: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanModel:
     """A whole plan, for the templates. `kernels` is empty where the reference kernels serve every op."""
 
@@ -112,4 +122,5 @@ class PlanModel:
     states: tuple[StateModel, ...]
     tails: tuple[TailModel, ...]
     kernels: tuple[KernelModel, ...]
+    memory: tuple[MemoryModel, ...]
     devices: str

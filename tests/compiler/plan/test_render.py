@@ -21,6 +21,7 @@ from dsv41c.compiler.plan.model import (
     BoundaryModel,
     FunctionModel,
     KernelModel,
+    MemoryModel,
     PlanModel,
     StageModel,
     StateModel,
@@ -77,6 +78,7 @@ TINY = PlanModel(
     states=(StateModel("topk", "selected", "0", "8 B"),),
     tails=(TailModel("layer 0", "the last 8"),),
     kernels=(KernelModel("triton.ffn", "mix, collapse", "layers 0-3"),),
+    memory=(MemoryModel("cpu:0", "7 B", "8 B", "15 B"),),
 )
 TINY_CODE = '''
 
@@ -117,8 +119,8 @@ def test_templates_render_from_a_model_written_by_hand():
 
 
 def test_a_plan_of_one_stage_says_nothing_of_boundaries():
-    text = render(dataclasses.replace(TINY, boundaries=(), kernels=()))["README.md"]
-    assert "crosses" not in text and "## Kernels" not in text and "\n\n\n" not in text
+    text = render(dataclasses.replace(TINY, boundaries=(), kernels=(), memory=()))["README.md"]
+    assert not [word for word in ("crosses", "## Kernels", "## Memory") if word in text] and "\n\n\n" not in text
 
 
 @pytest.mark.parametrize(("template", "model"), [("plan/stage.py.j2", StageModel), ("plan/README.md.j2", PlanModel)])
