@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv41c.kernels.triton.boundary import expanded, finish_mix
+from dsv41c.kernels.triton.boundary import AHEAD, fetch_ahead, finish_mix, load_streams, put_streams
 from dsv41c.kernels.triton.common import e2m1_value, e4m3_bits, e4m3_value, e8m0_value, fp8_scale, round_e4m3
 from dsv41c.kernels.triton.planes import rows8, store_planes8
 
@@ -155,35 +155,50 @@ def _selected(pool, slot, group, there, G, C: tl.constexpr, PACKED: tl.constexpr
 @triton.jit
 def attend_split(
     query, window_kv, window_rows, compress_kv, topk, slots, positions, best, weight, value,
-    H, G, K, ratio, softmax_scale,
-    W: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr,
-    SELECTED: tl.constexpr,
+    H, G, K, ratio, softmax_scale, ahead, ahead_size,
+    SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr,
+    PACKED: tl.constexpr, SELECTED: tl.constexpr,
 ):  # fmt: skip
-    """Grid (splits, heads/HEADS, B): a softmax over KEYS keys; the window's splits come first, then the selection's.
+    """Grid (SPLITS + chunks ahead, heads/HEADS, B): a softmax over KEYS keys, the window's splits before the selection's.
 
-    best, weight f32 [B, splits, H] and value f32 [B, splits, H, C] are the largest score, the sum of exponentials and
-    the weighted sum of the split. query [B, H, C]; window_kv [slots, W, C]; compress_kv [slots, G, C]; topk int64 [B, K].
+    best, weight f32 [B, SPLITS, H] and value f32 [B, SPLITS, H, C] are the largest score, the sum of exponentials and
+    the weighted sum of the split. query [B, H, C]; window_kv [slots, W, C]; compress_kv [slots, G, C]; topk int64
+    [B, K]. Programs behind the splits fetch `ahead` into the L2 cache.
     """
     split = tl.program_id(0)
     token = tl.program_id(2)
+    if split >= SPLITS:
+        chunk = (split - SPLITS) * tl.num_programs(1) + tl.program_id(1)
+        if (token == 0) & (chunk * AHEAD < ahead_size):
+            fetch_ahead(ahead, ahead_size, chunk)
+    else:
+        slot = tl.load(slots + token)
+        position = tl.load(positions + token)
+        near: tl.constexpr = (W + KEYS - 1) // KEYS
+        key = split * KEYS + tl.arange(0, KEYS)
+        if split < near:
+            there = (key < W) & (position - (W - 1) + key >= 0)
+            rows = _window(window_kv, window_rows, slot, token, position, key, there, W, C, PACKED)
+        else:
+            if SELECTED:
+                place = key - near * KEYS
+                group = tl.load(topk + token * K + place, mask=place < K, other=-1)
+                there = (group >= 0) & (group < (position + 1) // ratio)
+                rows = _selected(compress_kv, slot, group, there, G, C, PACKED)
+            else:
+                there = key < 0
+                rows = tl.zeros([KEYS, C], tl.float32)
+        _softmax(query, rows, there, best, weight, value, token, split, H, softmax_scale, SPLITS, C, HEADS)
+
+
+@triton.jit
+def _softmax(
+    query, rows, there, best, weight, value, token, split, H, softmax_scale,
+    SPLITS: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """Scores of HEADS queries with rows f32 [KEYS, C], keys and values in one, where `there`; the split's softmax."""
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     column = tl.arange(0, C)
-    slot = tl.load(slots + token)
-    position = tl.load(positions + token)
-    near: tl.constexpr = (W + KEYS - 1) // KEYS
-    key = split * KEYS + tl.arange(0, KEYS)
-    if split < near:
-        there = (key < W) & (position - (W - 1) + key >= 0)
-        rows = _window(window_kv, window_rows, slot, token, position, key, there, W, C, PACKED)
-    else:
-        if SELECTED:
-            place = key - near * KEYS
-            group = tl.load(topk + token * K + place, mask=place < K, other=-1)
-            there = (group >= 0) & (group < (position + 1) // ratio)
-            rows = _selected(compress_kv, slot, group, there, G, C, PACKED)
-        else:
-            there = key < 0
-            rows = tl.zeros([KEYS, C], tl.float32)
     kind = query.dtype.element_ty
     rows = rows.to(kind)
     q = tl.load(query + (token * H + head)[:, None] * C + column[None, :], mask=(head < H)[:, None], other=0.0)
@@ -192,8 +207,7 @@ def attend_split(
     largest = tl.max(score, 1)
     shift = tl.where(largest == float("-inf"), 0.0, largest)
     part = tl.exp(score - shift[:, None])
-    out = token * tl.num_programs(0) + split
-    at = out * H + head
+    at = (token * SPLITS + split) * H + head
     tl.store(best + at, largest, mask=head < H)
     tl.store(weight + at, tl.sum(part, 1), mask=head < H)
     mixed = tl.dot(part.to(kind), rows, out_dtype=tl.float32)
@@ -285,8 +299,9 @@ def output_rows(
     """Grid (D/BM, B/T): rows of wo_b [D, N], then onto the streams: target [B, S, D]."""
     first = tl.program_id(0) * BM
     block = tl.program_id(1)
-    value = rows8(wo_b, wo_b_scale, planes + block * T * (N // 2), N // 2, first, D, N, BM, T, U, UNROLL, ASM)
-    out = value.to(target.dtype.element_ty).to(tl.float32)
     token = (block * T + tl.arange(0, T))[None, :]
     row = (first + tl.arange(0, BM))[:, None]
-    expanded(token, row, out, streams, post, comb, target, D, S, row < D)
+    h, own_post, own_comb = load_streams(streams, post, comb, token, row, row < D, D, S)
+    value = rows8(wo_b, wo_b_scale, planes + block * T * (N // 2), N // 2, first, D, N, BM, T, U, UNROLL, ASM)
+    out = value.to(target.dtype.element_ty).to(tl.float32)
+    put_streams(out, h, own_post, own_comb, target, token, row, row < D, D, S)

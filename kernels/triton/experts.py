@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv41c.kernels.triton.boundary import arrive_last, expanded, finish_mix
+from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, put_streams
 from dsv41c.kernels.triton.common import e8m0_value
 from dsv41c.kernels.triton.planes import (
     PLANE4_HIDDEN,
@@ -20,21 +20,25 @@ from dsv41c.kernels.triton.planes import (
 
 @triton.jit
 def route_rows(
-    gate, bias, normed, counters, scores, weights, ids,
+    gate, bias, normed, counters, scores, weights, ids, order,
     sums, mix_scale, mix_base, pre, post, comb, norm_eps, mix_eps, gate_temp, route_scale,
-    E, A: tl.constexpr, EB: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr,
-    ITERATIONS: tl.constexpr, K: tl.constexpr, UNROLL: tl.constexpr,
+    s1, s1_scale, s3, s3_scale, planes8, hidden8, limit,
+    E, BATCH: tl.constexpr, A: tl.constexpr, EB: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr,
+    ITERATIONS: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
+    UNROLL: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (1 + E, B): program 0 finishes the mixing; each other one scores an expert, and the last one picks A.
+    """The router, and what does not wait for it. Grid (1 + E + INTER, B): program 0 finishes the mixing of a token, the
+    next E score an expert each, and the last of them picks A; the others are rows of w1 and w3 of the shared expert.
 
-    scores f32 [B, E] (scratch); weights f32 and ids int64 [B, A], best first, ties to the lower id. EB: the power of
-    two from E on.
+    scores f32 [B, E] (scratch); weights f32 and ids int64 [B, A], best first, ties to the lower id; order int32 [B * A]
+    (for B above 1): the pairs by expert. hidden8: planes8 [B, INTER]. EB: the power of two from E on; counters int32
+    [B + 1], 0.
     """
     program = tl.program_id(0)
     token = tl.program_id(1)
     if program == 0:
         finish_mix(token, sums, mix_scale, mix_base, pre, post, comb, norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
-    else:
+    elif program <= E:
         expert = program - 1
         logit = rows16(gate, normed + token * D, expert, E, D, D, 1, 1, K, UNROLL) / gate_temp
         # softplus as log1p(exp(x)): past 20 it is x, and below, log(1 + e) loses e where it is small.
@@ -45,6 +49,17 @@ def route_rows(
         tl.store(scores + token * E + expert + tl.zeros([1, 1], tl.int32), score)
         if arrive_last(counters + token, E - 1):
             _pick(scores + token * E, bias, weights + token * A, ids + token * A, route_scale, E, A, EB)
+            if BATCH > 1:
+                if arrive_last(counters + BATCH, BATCH - 1):
+                    _sort(ids, order, BATCH * A)
+    elif token % T == 0:
+        row = program - 1 - E
+        x8 = planes8 + token * (D // 2)
+        first = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, 1, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
+        up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, 1, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
+        tokens = (token + tl.arange(0, T))[None, :]
+        value = _swiglu(first, up, limit, LIMITED).to(KIND).to(tl.float32)
+        store_planes8(hidden8 + tokens * INTER, row, value, tokens >= 0, INTER)
 
 
 @triton.jit
@@ -52,21 +67,34 @@ def _pick(scores, bias, weights, ids, route_scale, E, A: tl.constexpr, EB: tl.co
     """The A best of score plus bias, and their scores over the sum, times `route_scale`."""
     AB: tl.constexpr = triton.next_power_of_2(A)
     expert = tl.arange(0, EB)
-    score = tl.load(scores + expert, mask=expert < E, other=0.0, cache_modifier=".cg")
-    wanted = tl.where(expert < E, score + tl.load(bias + expert, mask=expert < E, other=0.0), float("-inf"))
+    there = expert < E
+    score = tl.load(scores + expert, mask=there, other=0.0, cache_modifier=".cg")
+    bits = (score + tl.load(bias + expert, mask=there, other=0.0)).to(tl.int32, bitcast=True)
+    # One number for both: score as an integer of the same order, then the id, the lower the better.
+    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+    wanted = tl.where(there, ordered * EB + (EB - 1 - expert), -(1 << 62))
     place = tl.arange(0, AB)
-    chosen = tl.zeros([AB], tl.float32)
-    picked = tl.zeros([AB], tl.int32)
+    picked = tl.zeros([AB], tl.int64)
     for i in tl.static_range(A):
         best = tl.max(wanted, 0)
-        which = tl.min(tl.where(wanted == best, expert, EB), 0)
-        value = tl.sum(tl.where(expert == which, score, 0.0), 0)
-        chosen = tl.where(place == i, value, chosen)
-        picked = tl.where(place == i, which, picked)
-        wanted = tl.where(expert == which, float("-inf"), wanted)
+        picked = tl.where(place == i, EB - 1 - (best & (EB - 1)), picked)
+        wanted = tl.where(wanted == best, -(1 << 62), wanted)
+    chosen = tl.load(scores + picked, mask=place < A, other=0.0, cache_modifier=".cg")
     share = chosen / (tl.sum(chosen, 0) + 1e-20) * route_scale
     tl.store(weights + place, share, mask=place < A)
-    tl.store(ids + place, picked.to(tl.int64), mask=place < A)
+    tl.store(ids + place, picked, mask=place < A)
+
+
+@triton.jit
+def _sort(ids, order, PAIRS: tl.constexpr):
+    """order int32 [PAIRS]: pairs by expert, equal ones in their own order; each by counting those before it."""
+    every = tl.arange(0, triton.next_power_of_2(PAIRS))
+    other = tl.load(ids + every, mask=every < PAIRS, other=1 << 30, cache_modifier=".cg").to(tl.int32)
+    for start in range(0, PAIRS, 16):
+        pair = start + tl.arange(0, 16)
+        own = tl.load(ids + pair, mask=pair < PAIRS, other=0, cache_modifier=".cg").to(tl.int32)
+        before = (other[None, :] < own[:, None]) | ((other[None, :] == own[:, None]) & (every[None, :] < pair[:, None]))
+        tl.store(order + tl.sum(before.to(tl.int32), 1), pair, mask=pair < PAIRS)
 
 
 @triton.jit
@@ -80,37 +108,25 @@ def _swiglu(gate, up, limit, LIMITED: tl.constexpr):
 
 @triton.jit
 def hidden_rows(
-    w1, w1_scale, w3, w3_scale, s1, s1_scale, s3, s3_scale, planes4, planes8, weights, ids, hidden4, hidden8, limit,
-    SLOTS, A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, G: tl.constexpr, T: tl.constexpr,
-    UNROLL: tl.constexpr, SLOT_FIRST: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
+    w1, w1_scale, w3, w3_scale, planes4, weights, ids, order, hidden4, limit,
+    A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, G: tl.constexpr, UNROLL: tl.constexpr,
+    ORDERED: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """w1 and w3 of one row with SwiGLU. Slots 0 to SLOTS-1 are (token, choice), then blocks of T tokens, shared.
+    """w1 and w3 of one row of a chosen expert, with SwiGLU and routing weight. Grid (INTER, B * A).
 
-    Grid (INTER, slots), or the other way round with SLOT_FIRST: programs of one expert's row side by side.
-    w1, w3 int32 pointers [experts, INTER, D/8], scales uint8 [experts, INTER, D/32]; s1, s3 as in `rows8`.
-    hidden4: planes4 [B, A * INTER], routing weight included; hidden8: planes8 [B, INTER].
+    w1, w3 int32 pointers [experts, INTER, D/8], scales uint8 [experts, INTER, D/32]; hidden4: planes4 [B, A * INTER].
+    ORDERED: pairs come by expert, so that one read a second time is in the L2 cache still.
     """
-    if SLOT_FIRST:
-        slot = tl.program_id(0)
-        row = tl.program_id(1)
-    else:
-        row = tl.program_id(0)
-        slot = tl.program_id(1)
-    if slot >= SLOTS:
-        first = (slot - SLOTS) * T
-        x8 = planes8 + first * (D // 2)
-        gate = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, 1, T, G, UNROLL, ASM).to(KIND).to(tl.float32)
-        up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, 1, T, G, UNROLL, ASM).to(KIND).to(tl.float32)
-        tokens = (first + tl.arange(0, T))[None, :]
-        value = _swiglu(gate, up, limit, LIMITED).to(KIND).to(tl.float32)
-        store_planes8(hidden8 + tokens * INTER, row, value, tokens >= 0, INTER)
-    else:
-        at = tl.load(ids + slot) * INTER + row
-        x4 = planes4 + slot // A * (D // 2)
-        routed = _routed(w1, w1_scale, w3, w3_scale, x4, at, limit, D, G, UNROLL, LIMITED, KIND, ASM)
-        weighted = (routed * tl.load(weights + slot)).to(KIND).to(tl.float32) * PLANE4_HIDDEN
-        column = slot % A * INTER + row + tl.zeros([1, 1], tl.int32)
-        store_planes4(hidden4 + slot // A * A * INTER, column, weighted, column >= 0, A * INTER)
+    row = tl.program_id(0)
+    slot = tl.program_id(1)
+    if ORDERED:
+        slot = tl.load(order + slot)
+    at = tl.load(ids + slot) * INTER + row
+    planes = planes4 + slot // A * (D // 2)
+    routed = _routed(w1, w1_scale, w3, w3_scale, planes, at, limit, D, G, UNROLL, LIMITED, KIND, ASM)
+    weighted = (routed * tl.load(weights + slot)).to(KIND).to(tl.float32) * PLANE4_HIDDEN
+    column = slot % A * INTER + row + tl.zeros([1, 1], tl.int32)
+    store_planes4(hidden4 + slot // A * A * INTER, column, weighted, column >= 0, A * INTER)
 
 
 @triton.jit
@@ -167,6 +183,9 @@ def down_rows(
     TOTAL: tl.constexpr = A * GROUPS
     MASKED: tl.constexpr = TOTAL % G != 0
     word = tl.arange(0, 4)
+    place = row + tl.zeros([1, 1], tl.int32)
+    tokens = token + tl.zeros([1, 1], tl.int32)
+    h, own_post, own_comb = load_streams(streams, post, comb, tokens, place, place < D, D, S)
     planes = hidden4 + token * (A * INTER // 2)
     acc = tl.zeros([1, 1, G], tl.float32)
     for k in tl.range(0, (TOTAL + G - 1) // G, loop_unroll_factor=UNROLL):
@@ -175,8 +194,8 @@ def down_rows(
         choice = group // GROUPS
         expert = tl.load(ids + token * A + choice, mask=inside, other=0)
         at = (expert * D + row) * GROUPS + group - choice * GROUPS
-        place = (at[:, None] * 4 + word[None, :])[None, :, :]
-        words = tl.load(w2 + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+        at4 = (at[:, None] * 4 + word[None, :])[None, :, :]
+        words = tl.load(w2 + at4, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
         scale = tl.load(w2_scale + at, mask=inside, other=0, eviction_policy="evict_first")
         part = dot4(words, planes + group[None, None, :], TOTAL, inside[None, None, :], 1, G, MASKED, ASM)
         acc += part * e8m0_value(scale)[None, None, :]
@@ -185,8 +204,7 @@ def down_rows(
     own = hidden8 + token * (INTER // 2)
     total += rows8(s2, s2_scale, own, INTER // 2, row, D, INTER, 1, 1, G, UNROLL, ASM).to(kind).to(tl.float32)
     out = total.to(kind).to(tl.float32)
-    place = row + tl.zeros([1, 1], tl.int32)
-    expanded(token, place, out, streams, post, comb, target, D, S, place < D)
+    put_streams(out, h, own_post, own_comb, target, tokens, place, place < D, D, S)
 
 
 @triton.jit

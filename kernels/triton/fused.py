@@ -6,7 +6,7 @@ reference kernels where weights are not stored as the kernels read them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from dsv41c.kernels.triton import attention, boundary, experts
 from dsv41c.kernels.triton.launch import (
     assembly,
     counters,
+    fetches_ahead,
     is_fp4,
     is_fp8,
     power,
@@ -36,8 +37,17 @@ class _Boundary:
     """One boundary at decode: launched by the constructor; what it leaves for later launches."""
 
     def __init__(
-        self, streams: Tensor, pre: Tensor, fn: Tensor | None, weight: Tensor, norm_eps: float, *, planes4: bool = False
+        self,
+        streams: Tensor,
+        pre: Tensor,
+        fn: Tensor | None,
+        weight: Tensor,
+        norm_eps: float,
+        *,
+        ahead: tuple[Tensor, Tensor] | None = None,
+        planes4: bool = False,
     ) -> None:
+        """`ahead`: the weights of the launches behind this one, whose first bytes are fetched meanwhile."""
         batch, _, count, dim = streams.shape
         device = streams.device
         self.slices = -(-dim // _SLICE)
@@ -47,7 +57,9 @@ class _Boundary:
         self.normed = torch.empty(batch, 1, dim, dtype=streams.dtype, device=device)
         self.planes8 = torch.empty(batch, dim, dtype=torch.float16, device=device)
         self.planes4 = torch.empty(batch, dim, dtype=torch.float16, device=device) if planes4 else self.planes8
-        boundary.boundary[self.slices, batch](
+        first, second = ahead if ahead is not None else (weight, weight)
+        chunks = _chunks(first) + _chunks(second) if ahead is not None and fetches_ahead(device) else 0
+        boundary.boundary[self.slices + chunks, batch](
             streams,
             pre,
             pre.stride(0),
@@ -60,19 +72,28 @@ class _Boundary:
             self.planes8,
             self.planes4,
             norm_eps,
+            first,
+            first.nbytes,
+            second,
+            second.nbytes,
             D=dim,
             S=count,
             SLICE=_SLICE,
             SLICES=self.slices,
-            BLOCK=min(1024, power(dim)),
+            BLOCK=power(dim),
             MIX=fn is not None,
             PLANES8=fn is not None,
             PLANES4=planes4,
-            num_warps=4,
+            num_warps=8,
         )
         self.pre = torch.empty(batch, 1, count, dtype=torch.float32, device=device)
         self.post = torch.empty_like(self.pre)
         self.comb = torch.empty(batch, 1, count, count, dtype=torch.float32, device=device)
+
+
+def _chunks(weight: Tensor) -> int:
+    """Programs that fetch a whole tensor ahead."""
+    return -(-weight.nbytes // boundary.AHEAD.value)
 
 
 def attention_input(
@@ -100,7 +121,7 @@ def attention_input(
     batch, tokens, count, dim = streams.shape
     if not is_fp8(query_wq_a, query_wq_b, window_rows_wkv) or tokens > 1 or batch > MOST_ROWS * 4:
         return _other("attention_input", query_wq_a, query_wq_b, window_rows_wkv)(step, streams, pre, *weights, **attrs)
-    edge = _Boundary(streams, pre, mix_fn, norm_weight, attrs["norm_eps"])
+    edge = _Boundary(streams, pre, mix_fn, norm_weight, attrs["norm_eps"], ahead=(query_wq_a.codes, window_rows_wkv.codes))
     low, channels = query_wq_a.codes.shape[0], window_rows_wkv.codes.shape[0]
     block, device, tile = token_block(batch), streams.device, tile8(dim, low, channels)
     raw = torch.empty(batch, low + channels, dtype=torch.float32, device=device)
@@ -211,7 +232,7 @@ def attention_output(
         )  # fmt: skip
     groups = attrs["output_groups"]
     planes = _attend(
-        step, query, window_kv, window_rows, attend_rope, attend_sink, compress_kv, topk, heads // groups, attrs
+        step, query, window_kv, window_rows, attend_rope, attend_sink, compress_kv, topk, output_wo_a.codes, attrs
     )
     device, asm, block = query.device, assembly(query.device), token_block(batch)
     width, columns = output_wo_a.codes.shape
@@ -268,19 +289,21 @@ def _attend(
     sink: Tensor,
     compress_kv: Tensor | None,
     topk: Tensor | None,
-    group: int,
+    ahead: Tensor,
     attrs: dict[str, Any],
 ) -> Tensor:
-    """Attention of one token a row, as planes8 for each group of heads; stores the ring's row."""
+    """Attention of one token a row, as planes8 for each group of heads; stores the ring's row. Fetches `ahead`."""
     batch, _, heads, channels = query.shape
-    window, keys, block = attrs["attend_window"], 64, 16
+    window, keys, block = attrs["attend_window"], 32, 16
     selected = topk.shape[2] if topk is not None else 0
     splits = -(-window // keys) + -(-selected // keys)
     packed = window_kv.dtype == torch.uint8
     device = query.device
     best = torch.empty(2, batch, splits, heads, dtype=torch.float32, device=device)
     value = torch.empty(batch, splits, heads, channels, dtype=torch.float32, device=device)
-    attention.attend_split[splits, -(-heads // block), batch](
+    blocks = -(-heads // block)
+    chunks = -(-_chunks(ahead) // blocks) if fetches_ahead(device) else 0
+    attention.attend_split[splits + chunks, blocks, batch](
         query,
         window_kv,
         window_rows,
@@ -296,13 +319,16 @@ def _attend(
         selected,
         attrs["attend_ratio"],
         channels**-0.5,
+        ahead,
+        ahead.nbytes,
+        SPLITS=splits,
         W=window,
         C=channels,
         HEADS=block,
         KEYS=keys,
         PACKED=packed,
         SELECTED=topk is not None,
-        num_warps=8,
+        num_warps=4,
     )
     planes = torch.empty(batch, heads * channels, dtype=torch.float16, device=device)
     attention.attend_join[heads + 1, batch](
@@ -321,7 +347,7 @@ def _attend(
         W=window,
         C=channels,
         R=attrs["attend_rope_dim"],
-        GROUP=group,
+        GROUP=heads // attrs["output_groups"],
         PACKED=packed,
         KIND=_kind(query.dtype),
         num_warps=2,
@@ -353,38 +379,30 @@ def ffn(
     if not (is_fp4(*routed) and is_fp8(*shared)) or tokens > 1 or batch > MOST_ROWS * 4:
         weights = (mix_fn, mix_scale, mix_base, norm_weight, route_gate, route_bias, *routed, *shared)
         return _other("ffn", *routed, *shared)(step, streams, pre, *weights, **attrs)
-    edge = _Boundary(streams, pre, mix_fn, norm_weight, attrs["norm_eps"], planes4=True)
-    weights, ids = _route(edge, route_gate, route_bias, mix_scale, mix_base, attrs)
+    ahead = (route_gate, shared_expert_w1.codes)
+    edge = _Boundary(streams, pre, mix_fn, norm_weight, attrs["norm_eps"], ahead=ahead, planes4=True)
+    chosen = _route(edge, route_gate, route_bias, mix_scale, mix_base, shared_expert_w1, shared_expert_w3, attrs)
     device, asm = streams.device, assembly(streams.device)
-    inter, active, block = experts_w1.codes.shape[1], attrs["route_active"], token_block(batch)
+    inter, active = experts_w1.codes.shape[1], attrs["route_active"]
     hidden4 = torch.empty(batch, active * inter, dtype=torch.float16, device=device)
-    hidden8 = torch.empty(batch, inter, dtype=torch.float16, device=device)
-    slots = batch * active + batch // block
     limit = attrs["experts_limit"]
-    experts.hidden_rows[(inter, slots) if batch == 1 else (slots, inter)](
+    experts.hidden_rows[inter, batch * active](
         words(experts_w1.codes),
         experts_w1.scale,
         words(experts_w3.codes),
         experts_w3.scale,
-        words(shared_expert_w1.codes),
-        shared_expert_w1.scale,
-        words(shared_expert_w3.codes),
-        shared_expert_w3.scale,
         edge.planes4.view(torch.int32),
-        edge.planes8.view(torch.int32),
-        weights,
-        ids,
+        chosen.weights,
+        chosen.ids,
+        chosen.order,
         hidden4,
-        hidden8,
         limit,
-        batch * active,
         A=active,
         D=dim,
         INTER=inter,
         G=min(32, power(dim // 32)),
-        T=block,
         UNROLL=5,
-        SLOT_FIRST=batch > 1,
+        ORDERED=batch > 1,
         LIMITED=limit > 0,
         KIND=_kind(streams.dtype),
         ASM=asm,
@@ -397,8 +415,8 @@ def ffn(
         words(shared_expert_w2.codes),
         shared_expert_w2.scale,
         hidden4.view(torch.int32),
-        hidden8.view(torch.int32),
-        ids,
+        chosen.hidden8.view(torch.int32),
+        chosen.ids,
         streams,
         edge.post,
         edge.comb,
@@ -416,23 +434,44 @@ def ffn(
     return edge.pre, target
 
 
+class _Chosen(NamedTuple):
+    """What the router's launch leaves: weights f32 and ids int64 [B, active], pairs by expert, the shared hidden row."""
+
+    weights: Tensor
+    ids: Tensor
+    order: Tensor
+    hidden8: Tensor
+
+
 def _route(
-    edge: _Boundary, gate: Tensor, bias: Tensor, mix_scale: Tensor, mix_base: Tensor, attrs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Weights f32 and ids int64 [B, active] of the chosen experts; finishes the mixing beside it."""
+    edge: _Boundary,
+    gate: Tensor,
+    bias: Tensor,
+    mix_scale: Tensor,
+    mix_base: Tensor,
+    w1: Packed,
+    w3: Packed,
+    attrs: dict[str, Any],
+) -> _Chosen:
+    """Choose experts, and finish the mixing and the shared expert's hidden row beside it."""
     batch, _, dim = edge.normed.shape
-    count, active, device = gate.shape[0], attrs["route_active"], gate.device
-    weights = torch.empty(batch, active, dtype=torch.float32, device=device)
-    ids = torch.empty(batch, active, dtype=torch.int64, device=device)
-    scores = torch.empty(batch, count, dtype=torch.float32, device=device)
-    experts.route_rows[1 + count, batch](
+    count, active, device, inter = gate.shape[0], attrs["route_active"], gate.device, w1.codes.shape[0]
+    chosen = _Chosen(
+        torch.empty(batch, active, dtype=torch.float32, device=device),
+        torch.empty(batch, active, dtype=torch.int64, device=device),
+        torch.empty(batch * active, dtype=torch.int32, device=device),
+        torch.empty(batch, inter, dtype=torch.float16, device=device),
+    )
+    tile, limit = tile8(dim, 1), attrs["shared_expert_limit"]
+    experts.route_rows[1 + count + inter, batch](
         gate,
         bias,
         edge.normed,
         counters(device),
-        scores,
-        weights,
-        ids,
+        torch.empty(batch, count, dtype=torch.float32, device=device),
+        chosen.weights,
+        chosen.ids,
+        chosen.order,
         edge.sums,
         mix_scale,
         mix_base,
@@ -443,7 +482,15 @@ def _route(
         attrs["mix_eps"],
         attrs["route_gate_temp"],
         attrs["route_route_scale"],
+        words(w1.codes),
+        w1.scale,
+        words(w3.codes),
+        w3.scale,
+        edge.planes8.view(torch.int32),
+        chosen.hidden8,
+        limit,
         count,
+        BATCH=batch,
         A=active,
         EB=power(count),
         D=dim,
@@ -451,10 +498,16 @@ def _route(
         SLICES=edge.slices,
         ITERATIONS=attrs["mix_iterations"],
         K=min(512, power(dim)),
-        UNROLL=10,
+        INTER=inter,
+        T=token_block(batch),
+        U=tile.units,
+        UNROLL=5,
+        LIMITED=limit > 0,
+        KIND=_kind(edge.normed.dtype),
+        ASM=assembly(device),
         num_warps=1,
     )
-    return weights, ids
+    return chosen
 
 
 def logits(step: Step, streams: Tensor, pre: Tensor, norm_weight: Tensor, head_head: Tensor, **attrs: Any) -> Tensor:

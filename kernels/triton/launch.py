@@ -62,6 +62,12 @@ def assembly(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
+@cache
+def fetches_ahead(device: torch.device) -> bool:
+    """Whether memory can be asked for weights before they are needed: sm_90 and later."""
+    return assembly(device) and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def words(codes: Tensor) -> Tensor:
     """One-byte codes as int32 words, four codes each; the same memory."""
     return codes.view(torch.int32)
