@@ -104,19 +104,16 @@ def _fits(kind: FusedKind, ops: Sequence[Op], chosen: tuple[Op, ...] = ()) -> It
 def _hides(graph: Graph, kind: FusedKind, fit: _Fit) -> bool:
     """Whether a fit would hide what somebody else needs, or read from outside what it writes itself."""
     inside = {op.id for op in fit.ops.values()}
-    left = {fit.ops[op].id: set[str]() for op in kind.covers}
-    for op, port in kind.leaves.values():
-        left[fit.ops[op].id].add(port)
-    written = {value for op in fit.ops.values() for value in op.write_ids}
-    if written & set(fit.reads.values()):
+    left = set(kind.leaves.values())
+    if {value for op in fit.ops.values() for value in op.write_ids} & set(fit.reads.values()):
         return True
-    for op in fit.ops.values():
-        for port, value in op.writes:
-            outside = any(reader.id not in inside for reader in graph.readers(value))
-            lasting = graph.values[value].scope == "session" or value == "logits"
-            if port not in left[op.id] and (outside or lasting):
-                return True
-    return False
+    hidden = [value for op in fit.ops.values() for port, value in op.writes if (op.kind, port) not in left]
+    return any(
+        graph.values[value].scope == "session"
+        or value == "logits"
+        or any(reader.id not in inside for reader in graph.readers(value))
+        for value in hidden
+    )
 
 
 def _call(kind: FusedKind, rule: Rule, region: Region, fit: _Fit) -> Call:

@@ -25,7 +25,7 @@ from dsv41c.runtime.plan_code import check_module
 from ..strategies import loaded as of_data  # noqa: TID252 (tests are no installed package)
 from ..strategies import specs  # noqa: TID252
 
-SELECTION = ["index_query", "index_score", "select_topk"]
+SELECTION = ["index_query", "index_select"]
 
 
 def program(loaded: Loaded) -> Program:
@@ -46,7 +46,7 @@ FLASH = program(load("deepseek-v4.1-flash", target="cuda"))
         ("layers.0", []),
         ("layers.3", []),
         ("layers.8", ["compress", "index_keys", *SELECTION]),
-        ("layers.20", ["compress", "index_keys", "index_query", "index_score", "select_candidates", "select_topk"]),
+        ("layers.20", ["compress", "index_keys", "index_query", "index_candidates"]),
         ("layers.24", SELECTION),
     ],
 )

@@ -17,6 +17,14 @@ from dsv41c.runtime.plan import Plan
 # A decode step of one bucket with few operations: what is under test is the watching.
 CHANGES = (("sinkhorn_iters: 20", "sinkhorn_iters: 2"), ("decode_buckets: [1, 2, 4]", "decode_buckets: [1]"))
 
+# The same with fused calls.
+FUSED = (
+    "bf16-act_fp8-kv_reference",
+    *CHANGES,
+    ("activation_quant: fp8", "activation_quant: none"),
+    ('["cpu:0"]', '["cuda:0"]'),
+)
+
 
 def for_family(compiled: Plan, family: str) -> Plan:
     """The same plan for another family of devices."""
@@ -126,11 +134,15 @@ FAULTS = {
 SHOWN = ("tolist", "nonzero", "kept", "moved pool", "write through a row", "sliding view", "more work", "global")
 
 
-def run(name: str, family: str) -> None:
+def run(name: str, family: str, *, fused: bool = False) -> None:
     """Two decode steps in strict mode with a fault planted. Raises `UserFault` where it is found."""
     fault = FAULTS[name]
     kernels = Faulty(fault.kind, fault.call)
-    engine = Engine(for_family(plan(ORACLE, *CHANGES), family), TINY, weights=weights(), kernels=kernels, strict=True)
+    if fused:
+        engine = Engine(plan(*FUSED), TINY, kernels=kernels, strict=True)
+    else:
+        compiled = for_family(plan(ORACLE, *CHANGES), family)
+        engine = Engine(compiled, TINY, weights=weights(), kernels=kernels, strict=True)
     try:
         with engine.open() as session:
             session.feed([7, 8])

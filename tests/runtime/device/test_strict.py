@@ -14,15 +14,16 @@ from dsv41c.compiler import compile_spec, load
 from dsv41c.compiler.plan import write_plan
 from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.catalog import FAMILIES
+from dsv41c.kernels.encodings import ENCODINGS
 from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.registry import kernels_for
-from dsv41c.runtime.captured import CapturedSteps, StagedTable
+from dsv41c.runtime.captured import CapturedSteps
 from dsv41c.runtime.device.protocol import GraphKey
 from dsv41c.runtime.device.rules import RULES
 from dsv41c.runtime.device.strict import StrictDevice
 from dsv41c.runtime.engine import Engine, load_weights
 from dsv41c.runtime.executor import Executor
-from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.manifest import Manifest, RegionEntry
 from dsv41c.runtime.plan import Plan, load_plan
 from dsv41c.runtime.state import DTYPES, Pools
 from dsv41c.runtime.synth import synth
@@ -48,6 +49,17 @@ def test_planted_faults_are_refused(name: str, family: str) -> None:
     assert finding.span is not None and finding.span.file.endswith("tiny.yaml") and finding.span.line > 1
     if fault.kind and name != "less work":
         assert f".{fault.kind}`" in finding.message or f"`{fault.kind}`" in finding.message
+
+
+@pytest.mark.parametrize("name", ["tolist", "mask", "kept", "moved pool", "number from the host", "global"])
+def test_planted_faults_inside_fused_calls_are_refused_by_op(name: str) -> None:
+    fault = planted.FAULTS[name]
+    assert any(region.calls for region in plan(*planted.FUSED).manifest.regions)
+    with pytest.raises(UserFault) as refused:
+        planted.run(name, "cuda", fused=True)
+    (finding,) = refused.value.diagnostics
+    assert finding.code == fault.code
+    assert not fault.kind or f".{fault.kind}`" in finding.message or f"`{fault.kind}`" in finding.message
 
 
 def test_every_family_has_rules() -> None:
@@ -98,23 +110,68 @@ def test_toy_passes_for_every_family(family: str, toy: tuple[Plan, Path, dict[st
     steps(planted.for_family(compiled, family), checkpoint, loaded)
 
 
-def test_flash_passes_for_hpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes and operations at full width, without data; the rules of HPU are those of all families and more."""
-    loaded = load("deepseek-v4.1-flash", target="cpu", sets=("mhc.sinkhorn_iters=2", "runtime.decode_buckets=[1]"))
-    write_plan(compile_spec(loaded), tmp_path / "plan")
-    compiled = load_plan(tmp_path / "plan")
-    meta = torch.device("meta")
-    monkeypatch.setattr(StagedTable, "fetch", lambda *_: None)
-    kernels = kernels_for("hpu", "static")
+SHIPPED = {"cpu": "cpu", "cuda": "cuda", "rocm8": "rocm", "hpu8": "hpu"}
+CONTEXT = 1024
+
+
+@pytest.mark.parametrize("target", SHIPPED)
+def test_flash_passes_for_every_family(target: str, tmp_path: Path) -> None:
+    """Every region of the shipped model, by its plan for the family: operations at full width, without data.
+
+    Regions that make the same calls on the same shapes are looked at once.
+    """
+    family, fewer = SHIPPED[target], ("mhc.sinkhorn_iters=2", "runtime.decode_buckets=[1]")
+    write_plan(compile_spec(load("deepseek-v4.1-flash", target=target, sets=fewer)), tmp_path / "plan")
+    compiled, meta = load_plan(tmp_path / "plan"), torch.device("meta")
+    kernels = kernels_for(family, "static")
     executor = Executor(compiled, kernels, on_meta(compiled.manifest), Pools(compiled.manifest, meta))
-    captured = CapturedSteps(executor, StrictDevice(RULES["hpu"], meta), kernels, [1])
-    captured.ranges = captured.ranges[:22]  # up to layer 20, the candidate source; later layers are like these
-    with torch.no_grad():
-        captured.prepare(1001)
-        for part in captured.ranges:
-            captured.device.replay(GraphKey(1, 1024, part.start, part.start))
-    values = captured.values[1, 1024]
-    assert values["candidates@L20"].shape[:2] == (1, 1) and values["topk@L20"].shape == (1, 1, 512)
+    captured = CapturedSteps(executor, StrictDevice(RULES[family], meta), kernels, [1])
+    assert captured.ranges == [range(index, index + 1) for index in range(len(executor.regions))]
+    seen: dict[object, list[str]] = {}
+    for index, region in enumerate(executor.regions):
+        seen.setdefault(form(compiled.manifest, region), []).append(region.id)
+        if seen[form(compiled.manifest, region)] != [region.id]:
+            continue
+        values = {value: on_meta_as(compiled.manifest, value) for value in region.reads}
+        work, key = captured._work(range(index, index + 1), 1, CONTEXT, values), GraphKey(1, CONTEXT, index, index)
+        with torch.no_grad():
+            written = captured.device.capture(key, work)
+            captured.device.replay(key)
+        for value, tensor in written.items():
+            expected = on_meta_as(compiled.manifest, value)
+            assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype), value
+    assert sorted(layer for regions in seen.values() for layer in regions) == sorted(r.id for r in executor.regions)
+    assert 10 <= len(seen) <= 14
+    assert bool(executor.regions[5].calls) == (family in ("cuda", "rocm"))
+
+
+def form(manifest: Manifest, region: RegionEntry) -> object:
+    """What a region's operations depend on: its ops with their attributes, and the shapes of values and weights."""
+    ops, values = {op.id: op for op in manifest.ops}, {value.id: value for value in manifest.values}
+    weights = {weight.id: (weight.shape, weight.dtype, weight.stored) for weight in manifest.weights}
+    return repr(
+        [
+            [
+                (op.kind, op.attrs, {n: weights.get(w) for n, w in op.weights.items()})
+                for op in map(ops.get, region.ops)
+            ],
+            [(values[value].shape, values[value].dtype) for value in (*region.reads, *region.writes)],
+            [call.kind for call in region.calls],
+        ]
+    )
+
+
+def on_meta_as(manifest: Manifest, value: str) -> torch.Tensor:
+    """A value of one token without data."""
+    entry = next(entry for entry in manifest.values if entry.id == value)
+    shape = []
+    for size in entry.shape:
+        _, _, ratios = str(size).partition("/")
+        count = {"B": 1, "T": 1}.get(str(size), CONTEXT)
+        first, _, block = ratios.partition("/")
+        count //= int(first or 1)
+        shape.append(size if isinstance(size, int) else -(-count // int(block or 1)))
+    return torch.empty(shape, dtype=DTYPES[entry.dtype], device="meta")
 
 
 class _Table:
@@ -131,14 +188,15 @@ def on_meta(manifest: Manifest) -> dict[str, object]:
     for entry in manifest.weights:
         if entry.role == "engram_table":
             found[entry.id] = _Table(entry.shape[1])
-        elif entry.dtype == "stored":
+        elif entry.dtype == "stored" and (encoding := ENCODINGS[entry.stored]).block is not None:
             rows, columns = entry.shape
-            codes = torch.empty(rows, columns // 2, dtype=torch.uint8, device="meta")
-            scale = torch.empty(rows, columns // 32, dtype=torch.uint8, device="meta")
-            assert (entry.stored, entry.count > 1) == ("fp4_32", True)
-            found[entry.id] = [Packed(codes, scale, "fp4_32")]
+            codes = torch.empty(rows, columns * encoding.bits // 8, dtype=torch.uint8, device="meta")
+            scale = torch.empty(encoding.scale_shape(entry.shape), dtype=torch.uint8, device="meta")
+            packed = Packed(codes, scale, entry.stored)
+            found[entry.id] = [packed] if entry.count > 1 else packed
         else:
-            found[entry.id] = torch.empty(entry.shape, dtype=DTYPES[entry.dtype], device="meta")
+            dtype = entry.stored if entry.dtype == "stored" else entry.dtype
+            found[entry.id] = torch.empty(entry.shape, dtype=DTYPES[dtype], device="meta")
     for constant in manifest.constants:
         if constant.kind == "rope_frequencies":
             found[constant.id] = torch.empty(int(constant.attrs["rope_dim"]) // 2, device="meta")
