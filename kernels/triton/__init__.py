@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsv41c.kernels.triton import compress, embed, engram, index, select
+from dsv41c.kernels.triton import compress, embed, engram, fused, index, select
 
 # The native kernels by op kind or fused kind; `kernels.fusion.NATIVE` says which there are to be.
 NATIVE: dict[str, Callable[..., Any]] = {
@@ -21,4 +21,5 @@ NATIVE: dict[str, Callable[..., Any]] = {
     "select_topk": select.select_topk,
     "index_candidates": select.index_candidates,
     "index_select": select.index_select,
+    **fused.NATIVE,
 }

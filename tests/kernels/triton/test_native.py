@@ -1,0 +1,38 @@
+"""The registry's native kernels are those that the data lists, and take what it says."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from dsv41c.kernels.fusion import CALLS, FUSED, NATIVE, NATIVE_VARIANT
+from dsv41c.kernels.registry import find_kernel, kernels_for
+from dsv41c.kernels.triton import NATIVE as KERNELS
+
+
+@pytest.mark.parametrize("family", NATIVE_VARIANT)
+def test_registry_and_data_agree(family: str) -> None:
+    assert set(NATIVE[family]) == set(KERNELS)
+    kernels = kernels_for(family, NATIVE_VARIANT[family])
+    for kind in CALLS:
+        native = kind in NATIVE[family]
+        expected = KERNELS[kind] if native else find_kernel(kind, family, "static")
+        assert getattr(kernels, kind) is find_kernel(kind, family, "triton") is expected, kind
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_calls_by_the_convention_fit(kind: str) -> None:
+    """A native kernel can be called as generated code does."""
+    entry = CALLS[kind]
+    required = [port.name for port in entry.reads if not port.optional]
+    optional = [port.name for port in entry.reads if port.optional]
+    named = [*optional, *entry.optional_weights, *entry.attrs]
+    signature = inspect.signature(KERNELS[kind])
+    places = ["step"] * entry.uses_step + required + list(entry.weights)
+    bound = signature.bind(*places, **{name: name for name in named})
+    names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert names[: entry.uses_step + len(required)] == places[: entry.uses_step + len(required)]
+    if kind in FUSED:
+        assert all(bound.arguments.get(weight) == weight for weight in entry.weights)
+    signature.bind(*places, **{name: name for name in entry.attrs})  # without what is optional
