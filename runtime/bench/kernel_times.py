@@ -50,7 +50,7 @@ def kernel_times(clock: Clock, arm: Arm) -> KernelTimes:
         on_device = event.device_type == DeviceType.CUDA
         if on_device != clock.events or event.name.startswith(("ProfilerStep", "[memory]")):
             continue
-        taken = event.self_device_time_total if on_device else event.self_cpu_time_total
+        taken = event.time_range.elapsed_us() if on_device else event.self_cpu_time_total
         count, seconds = found.get(event.name, (0, 0.0))
         found[event.name] = count + 1, seconds + float(taken) / 1e6
     by_name = (KernelTime(name, count, seconds) for name, (count, seconds) in found.items())
