@@ -5,39 +5,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv41c.kernels.triton.boundary import AHEAD, fetch_ahead, finish_mix, load_streams, put_streams
+from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, mix_slice, put_streams
 from dsv41c.kernels.triton.common import e2m1_value, e4m3_bits, e4m3_value, e8m0_value, fp8_scale, round_e4m3
-from dsv41c.kernels.triton.planes import rows8, store_planes8
+from dsv41c.kernels.triton.planes import rows8, store_all_planes8, store_planes8
 
 
 @triton.jit
 def input_rows(
-    wq_a, wq_a_scale, wkv, wkv_scale, planes, raw,
-    sums, mix_scale, mix_base, pre, post, comb, norm_eps, mix_eps,
-    QL: tl.constexpr, C: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr,
-    ITERATIONS: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr,
-    ASM: tl.constexpr,
+    wq_a, wq_a_scale, wkv, wkv_scale, planes, raw, streams, fn, sums,
+    QL: tl.constexpr, C: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICE: tl.constexpr, SLICES: tl.constexpr,
+    BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (T + QL/BM + C/BM, B/T): the first T programs finish the mixing of their tokens, the others are rows.
+    """Grid (QL/BM + C/BM + SLICES, B): rows for every block of T tokens, then slices of the mixing sums of a token.
 
     raw f32 [B, QL + C]: wq_a x, then wkv x.
     """
-    program = tl.program_id(0)
-    block = tl.program_id(1)
-    if program < T:
-        finish_mix(
-            block * T + program, sums, mix_scale, mix_base, pre, post, comb, norm_eps, mix_eps, D, S, SLICES, ITERATIONS
-        )
-    else:
-        first = (program - T) * BM
+    first = tl.program_id(0) * BM
+    token = tl.program_id(1)
+    if first >= QL + C:
+        mix_slice(streams, fn, sums, tl.program_id(0) - (QL + C) // BM, token, D, S, SLICE, SLICES)
+    elif token % T == 0:
+        x = planes + token * (D // 2)
         if first < QL:
-            value = rows8(wq_a, wq_a_scale, planes + block * T * (D // 2), D // 2, first, QL, D, BM, T, U, UNROLL, ASM)
+            value = rows8(wq_a, wq_a_scale, x, D // 2, first, QL, D, BM, T, U, UNROLL, ASM)
         else:
-            value = rows8(
-                wkv, wkv_scale, planes + block * T * (D // 2), D // 2, first - QL, C, D, BM, T, U, UNROLL, ASM
-            )
-        token = block * T + tl.arange(0, T)
-        tl.store(raw + token[None, :] * (QL + C) + (first + tl.arange(0, BM))[:, None], value)
+            value = rows8(wkv, wkv_scale, x, D // 2, first - QL, C, D, BM, T, U, UNROLL, ASM)
+        tokens = token + tl.arange(0, T)
+        tl.store(raw + tokens[None, :] * (QL + C) + (first + tl.arange(0, BM))[:, None], value)
 
 
 @triton.jit
@@ -59,41 +53,60 @@ def rotate(even, odd, position, frequency, channel, C: tl.constexpr, R: tl.const
 @triton.jit
 def latents(
     raw, q_norm, kv_norm, frequency, positions, latent, planes, window_rows, q_eps, kv_eps,
+    sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps,
     QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, QB: tl.constexpr, FAKE: tl.constexpr,
+    D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (2, B): program 0 norms the query latent, program 1 makes the window row (norm, rope, fake FP8).
+    """Grid (3, B): the query latent normed; the window row (norm, rope, fake FP8); the mixing coefficients.
 
-    latent [B, QL] and its planes8; window_rows [B, C]. QB: the power of two from QL on.
+    latent [B, QL] and its planes8; window_rows [B, C]; pre, post, comb as in `finish_mix`. QB: the power of two from
+    QL on.
     """
     token = tl.program_id(1)
     own = raw + token * (QL + C)
-    kind = window_rows.dtype.element_ty
     if tl.program_id(0) == 0:
-        column = tl.arange(0, QB)
-        inside = column < QL
-        x = tl.load(own + column, mask=inside, other=0.0).to(kind).to(tl.float32)
-        scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / QL + q_eps)
-        y = (x * scale * tl.load(q_norm + column, mask=inside, other=0.0)).to(kind)
-        tl.store(latent + token * QL + column, y, mask=inside)
-        store_planes8(planes + token * QL, column, y.to(tl.float32), inside, QL)
+        _query_latent(own, q_norm, latent + token * QL, planes + token * QL, q_eps, QL, QB)
+    elif tl.program_id(0) == 1:
+        position = tl.load(positions + token)
+        _window_row(own + QL, kv_norm, frequency, position, window_rows + token * C, kv_eps, C, R, FAKE)
     else:
-        pair = tl.arange(0, C // 2)
-        even = tl.load(own + QL + 2 * pair).to(kind).to(tl.float32)
-        odd = tl.load(own + QL + 2 * pair + 1).to(kind).to(tl.float32)
-        scale = 1.0 / tl.sqrt_rn(tl.sum(even * even + odd * odd, 0) / C + kv_eps)
-        even = (even * scale * tl.load(kv_norm + 2 * pair)).to(kind).to(tl.float32)
-        odd = (odd * scale * tl.load(kv_norm + 2 * pair + 1)).to(kind).to(tl.float32)
-        even, odd = rotate(even, odd, tl.load(positions + token), frequency, 2 * pair, C, R, False)
-        even = even.to(kind).to(tl.float32)
-        odd = odd.to(kind).to(tl.float32)
-        if FAKE:
-            even = tl.reshape(even, [C // 32, 16])
-            odd = tl.reshape(odd, [C // 32, 16])
-            step = fp8_scale(tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1)))[:, None]
-            even = tl.reshape(round_e4m3(even / step) * step, [C // 2])
-            odd = tl.reshape(round_e4m3(odd / step) * step, [C // 2])
-        tl.store(window_rows + token * C + 2 * pair, even.to(kind))
-        tl.store(window_rows + token * C + 2 * pair + 1, odd.to(kind))
+        finish_mix(token, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
+
+
+@triton.jit
+def _query_latent(raw, weight, latent, planes, eps, QL: tl.constexpr, QB: tl.constexpr):
+    column = tl.arange(0, QB)
+    inside = column < QL
+    kind = latent.dtype.element_ty
+    x = tl.load(raw + column, mask=inside, other=0.0).to(kind).to(tl.float32)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / QL + eps)
+    y = (x * scale * tl.load(weight + column, mask=inside, other=0.0)).to(kind)
+    tl.store(latent + column, y, mask=inside)
+    store_all_planes8(planes, y.to(tl.float32), QL, QB)
+
+
+@triton.jit
+def _window_row(
+    raw, weight, frequency, position, target, eps, C: tl.constexpr, R: tl.constexpr, FAKE: tl.constexpr
+):
+    pair = tl.arange(0, C // 2)
+    kind = target.dtype.element_ty
+    even = tl.load(raw + 2 * pair).to(kind).to(tl.float32)
+    odd = tl.load(raw + 2 * pair + 1).to(kind).to(tl.float32)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(even * even + odd * odd, 0) / C + eps)
+    even = (even * scale * tl.load(weight + 2 * pair)).to(kind).to(tl.float32)
+    odd = (odd * scale * tl.load(weight + 2 * pair + 1)).to(kind).to(tl.float32)
+    even, odd = rotate(even, odd, position, frequency, 2 * pair, C, R, False)
+    even = even.to(kind).to(tl.float32)
+    odd = odd.to(kind).to(tl.float32)
+    if FAKE:
+        even = tl.reshape(even, [C // 32, 16])
+        odd = tl.reshape(odd, [C // 32, 16])
+        step = fp8_scale(tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1)))[:, None]
+        even = tl.reshape(round_e4m3(even / step) * step, [C // 2])
+        odd = tl.reshape(round_e4m3(odd / step) * step, [C // 2])
+    tl.store(target + 2 * pair, even.to(kind))
+    tl.store(target + 2 * pair + 1, odd.to(kind))
 
 
 @triton.jit
@@ -155,40 +168,35 @@ def _selected(pool, slot, group, there, G, C: tl.constexpr, PACKED: tl.constexpr
 @triton.jit
 def attend_split(
     query, window_kv, window_rows, compress_kv, topk, slots, positions, best, weight, value,
-    H, G, K, ratio, softmax_scale, ahead, ahead_size,
+    H, G, K, ratio, softmax_scale,
     SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr,
     PACKED: tl.constexpr, SELECTED: tl.constexpr,
 ):  # fmt: skip
-    """Grid (SPLITS + chunks ahead, heads/HEADS, B): a softmax over KEYS keys, the window's splits before the selection's.
+    """Grid (SPLITS, heads/HEADS, B): a softmax over KEYS keys, the window's splits before the selection's.
 
     best, weight f32 [B, SPLITS, H] and value f32 [B, SPLITS, H, C] are the largest score, the sum of exponentials and
     the weighted sum of the split. query [B, H, C]; window_kv [slots, W, C]; compress_kv [slots, G, C]; topk int64
-    [B, K]. Programs behind the splits fetch `ahead` into the L2 cache.
+    [B, K].
     """
     split = tl.program_id(0)
     token = tl.program_id(2)
-    if split >= SPLITS:
-        chunk = (split - SPLITS) * tl.num_programs(1) + tl.program_id(1)
-        if (token == 0) & (chunk * AHEAD < ahead_size):
-            fetch_ahead(ahead, ahead_size, chunk)
+    slot = tl.load(slots + token)
+    position = tl.load(positions + token)
+    near: tl.constexpr = (W + KEYS - 1) // KEYS
+    key = split * KEYS + tl.arange(0, KEYS)
+    if split < near:
+        there = (key < W) & (position - (W - 1) + key >= 0)
+        rows = _window(window_kv, window_rows, slot, token, position, key, there, W, C, PACKED)
     else:
-        slot = tl.load(slots + token)
-        position = tl.load(positions + token)
-        near: tl.constexpr = (W + KEYS - 1) // KEYS
-        key = split * KEYS + tl.arange(0, KEYS)
-        if split < near:
-            there = (key < W) & (position - (W - 1) + key >= 0)
-            rows = _window(window_kv, window_rows, slot, token, position, key, there, W, C, PACKED)
+        if SELECTED:
+            place = key - near * KEYS
+            group = tl.load(topk + token * K + place, mask=place < K, other=-1)
+            there = (group >= 0) & (group < (position + 1) // ratio)
+            rows = _selected(compress_kv, slot, group, there, G, C, PACKED)
         else:
-            if SELECTED:
-                place = key - near * KEYS
-                group = tl.load(topk + token * K + place, mask=place < K, other=-1)
-                there = (group >= 0) & (group < (position + 1) // ratio)
-                rows = _selected(compress_kv, slot, group, there, G, C, PACKED)
-            else:
-                there = key < 0
-                rows = tl.zeros([KEYS, C], tl.float32)
-        _softmax(query, rows, there, best, weight, value, token, split, H, softmax_scale, SPLITS, C, HEADS)
+            there = key < 0
+            rows = tl.zeros([KEYS, C], tl.float32)
+    _softmax(query, rows, there, best, weight, value, token, split, H, softmax_scale, SPLITS, C, HEADS)
 
 
 @triton.jit

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from dsv41c.kernels.reference.encodings import Packed, Stacked
@@ -22,14 +23,28 @@ class Tile(NamedTuple):
     unroll: int
 
 
-# Tiles by the columns of a matrix, measured on an H200 at batch 1 with every row from memory.
+# Tiles by the columns of a matrix, measured on an H200 with every row from memory: E4M3 for one vector and for several,
+# and E2M1.
 _TILES8 = {5120: Tile(1, 32, 5), 1280: Tile(4, 8, 10), 4096: Tile(1, 32, 4), 8192: Tile(2, 32, 2), 2304: Tile(2, 16, 9)}
+_BATCHED8 = {1280: Tile(4, 16, 1)}
+_TILES4 = {5120: Tile(1, 32, 5), 13824: Tile(2, 32, 7)}
 
 
-def tile8(columns: int, *counts: int) -> Tile:
+def tile8(columns: int, *counts: int, tokens: int = 1) -> Tile:
     """The tile of an E4M3 matrix by its columns; as many rows as divide every one of `counts`, rows of a launch."""
-    units = columns // 16
-    tile = _TILES8.get(columns) or Tile(max(1, min(32, _power(128 // units))), min(32, _power(units)), 2)
+    known = {**_TILES8, **_BATCHED8} if tokens > 1 else _TILES8
+    return _fitting(known.get(columns), columns // 16, counts)
+
+
+def tile4(columns: int, *counts: int) -> Tile:
+    """The tile of an E2M1 matrix, as `tile8`; its units are groups of 32 columns."""
+    return _fitting(_TILES4.get(columns), columns // 32, counts)
+
+
+def _fitting(tile: Tile | None, units: int, counts: tuple[int, ...]) -> Tile:
+    """A tile with rows that divide the counts; one for short rows where none is given."""
+    if tile is None:
+        tile = Tile(max(1, min(32, _power(128 // units))), min(32, _power(units)), 2)
     return Tile(min([tile.rows, *(count & -count for count in counts)]), tile.units, tile.unroll)
 
 
@@ -62,15 +77,14 @@ def assembly(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-@cache
-def fetches_ahead(device: torch.device) -> bool:
-    """Whether memory can be asked for weights before they are needed: sm_90 and later."""
-    return assembly(device) and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
 def words(codes: Tensor) -> Tensor:
     """One-byte codes as int32 words, four codes each; the same memory."""
     return codes.view(torch.int32)
+
+
+def language_type(dtype: torch.dtype) -> Any:
+    """Triton's name of bf16 or f32."""
+    return {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}[dtype]
 
 
 def is_fp8(*weights: object) -> bool:

@@ -87,7 +87,7 @@ def mix_coefficients(
         second += tl.load(sums + one + S)
         square += tl.load(sums + two)
         squares += n
-        sums += n.to(tl.int64) * ROWS
+        sums += n * ROWS
     rms = tl.rsqrt(total / K + norm_eps)
     at = token.to(tl.int64)[:, None] * S + stream[None, :]
     mask = there[:, None] & known[None, :]

@@ -46,6 +46,30 @@ def store_planes4(planes, column, value, mask, N: tl.constexpr):
 
 
 @triton.jit
+def store_all_planes8(planes, value, N: tl.constexpr, BLOCK: tl.constexpr):
+    """Store a whole `planes8` vector: fp32 [BLOCK], BLOCK a power of two from N on. Plane by plane, without gaps."""
+    UNITS: tl.constexpr = BLOCK // 16
+    scaled = tl.minimum(tl.maximum(value * PLANE8_SCALE, -_FP16_MAX), _FP16_MAX).to(tl.float16)
+    tile = tl.permute(tl.reshape(scaled, [UNITS, 8, 2]), (1, 0, 2))
+    unit = tl.arange(0, UNITS)[None, :, None]
+    place = (tl.arange(0, 8)[:, None, None] * (N // 16) + unit) * 2 + tl.arange(0, 2)[None, None, :]
+    tl.store(planes + place, tile, mask=unit < N // 16)
+
+
+@triton.jit
+def store_all_planes4(planes, value, N: tl.constexpr, BLOCK: tl.constexpr):
+    """Store a whole `planes4` vector, as `store_all_planes8`; values are scaled by the caller."""
+    GROUPS: tl.constexpr = BLOCK // 32
+    scaled = tl.minimum(tl.maximum(value, -_FP16_MAX), _FP16_MAX).to(tl.float16)
+    # A column is group, word, and the three bits of the nibble: the pair is word, last bit, first bit.
+    tile = tl.permute(tl.reshape(scaled, [GROUPS, 4, 2, 2, 2]), (1, 4, 2, 0, 3))
+    tile = tl.reshape(tile, [16, GROUPS, 2])
+    group = tl.arange(0, GROUPS)[None, :, None]
+    place = (tl.arange(0, 16)[:, None, None] * (N // 32) + group) * 2 + tl.arange(0, 2)[None, None, :]
+    tl.store(planes + place, tile, mask=group < N // 32)
+
+
+@triton.jit
 def quad(words, A: tl.constexpr, B: tl.constexpr):
     """[A, B, 4] as four [A, 1, B]."""
     low, high = tl.split(tl.reshape(words, [A, B, 2, 2]))
@@ -62,10 +86,7 @@ def quad(words, A: tl.constexpr, B: tl.constexpr):
 @triton.jit
 def _products(w, planes, mask, MASKED: tl.constexpr):
     """Portable: the sums over the words of pairs w int32 [A, B, 4] times pairs of x at `planes` [1, T, B, 4]."""
-    if MASKED:
-        x = tl.load(planes, mask=mask, other=0)
-    else:
-        x = tl.load(planes)
+    x = tl.load(planes, mask=mask, other=0) if MASKED else tl.load(planes)
     wl = (w & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)[:, None, :, :]
     wh = ((w >> 16) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)[:, None, :, :]
     xl = (x & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
@@ -232,7 +253,8 @@ def rows8(
 ):  # fmt: skip
     """Rows first to first+BM-1 of an E4M3 matrix with scales per 32x32, times T vectors; fp32 [BM, T].
 
-    `codes` int32 pointer [M, N/4]; `scales` uint8 pointer [M/32, N/32]; `planes` int32 pointer, vectors `stride` words apart.
+    `codes` int32 pointer [M, N/4]; `scales` uint8 pointer [M/32, N/32]; `planes` int32 pointer, vectors `stride` words
+    apart.
     BM divides 32; `first` is a multiple of BM. Rows past M repeat the last one.
     """
     UNITS: tl.constexpr = N // 16

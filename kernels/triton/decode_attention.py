@@ -1,0 +1,257 @@
+"""The attention sublayer at decode: four launches for its input, four for its output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dsv41c.kernels.reference.encodings import Packed
+from dsv41c.kernels.step import Step
+from dsv41c.kernels.triton import attention
+from dsv41c.kernels.triton.decode_input import SLICE, Mixing, NormedInput
+from dsv41c.kernels.triton.launch import assembly, language_type, power, tile8, token_block, words
+
+_KEYS = 32  # keys of a split
+_WARPS = 4
+_HEADS = 16  # heads of a program, the fewest that a matrix product takes
+
+
+def attention_input(
+    step: Step,
+    streams: Tensor,
+    pre: Tensor,
+    mix_fn: Tensor,
+    mix_scale: Tensor,
+    mix_base: Tensor,
+    norm_weight: Tensor,
+    query_rope: Tensor,
+    query_wq_a: Packed,
+    query_q_norm: Tensor,
+    query_wq_b: Packed,
+    window_rows_rope: Tensor,
+    window_rows_wkv: Packed,
+    window_rows_kv_norm: Tensor,
+    **attrs: Any,
+) -> tuple[Tensor, ...]:
+    """pre, post, comb, normed, query, query_latent, window_rows of one token a row."""
+    batch, _, count, dim = streams.shape
+    given = NormedInput(streams, pre, norm_weight, attrs["norm_eps"])
+    mixing = Mixing(streams, mix_fn, mix_scale, mix_base, attrs)
+    low, channels = query_wq_a.codes.shape[0], window_rows_wkv.codes.shape[0]
+    block, device = token_block(batch), streams.device
+    tile = tile8(dim, low, channels, tokens=block)
+    raw = torch.empty(batch, low + channels, dtype=torch.float32, device=device)
+    attention.input_rows[(low + channels) // tile.rows + mixing.slices, batch](
+        words(query_wq_a.codes),
+        query_wq_a.scale,
+        words(window_rows_wkv.codes),
+        window_rows_wkv.scale,
+        given.planes8.view(torch.int32),
+        raw,
+        *mixing.summing,
+        QL=low,
+        C=channels,
+        D=dim,
+        S=count,
+        SLICE=SLICE,
+        SLICES=mixing.slices,
+        BM=tile.rows,
+        T=block,
+        U=tile.units,
+        UNROLL=tile.unroll,
+        ASM=assembly(device),
+        num_warps=1,
+    )
+    latent = torch.empty(batch, 1, low, dtype=streams.dtype, device=device)
+    planes = torch.empty(batch, low, dtype=torch.float16, device=device)
+    rows = torch.empty(batch, 1, channels, dtype=streams.dtype, device=device)
+    attention.latents[3, batch](
+        raw,
+        query_q_norm,
+        window_rows_kv_norm,
+        query_rope,
+        step.positions,
+        latent,
+        planes,
+        rows,
+        attrs["query_eps"],
+        attrs["window_rows_eps"],
+        *mixing.finishing,
+        QL=low,
+        C=channels,
+        R=attrs["query_rope_dim"],
+        QB=power(low),
+        FAKE=attrs["window_rows_kv_cache"] != "none",
+        D=dim,
+        S=count,
+        SLICES=mixing.slices,
+        ITERATIONS=mixing.iterations,
+        num_warps=4,
+    )
+    query = _query(step, query_wq_b, planes, query_rope, attrs["query_heads"], attrs["query_rope_dim"], streams.dtype)
+    return mixing.pre, mixing.post, mixing.comb, given.normed, query, latent, rows
+
+
+def _query(
+    step: Step, wq_b: Packed, planes: Tensor, rope: Tensor, heads: int, rope_dim: int, dtype: torch.dtype
+) -> Tensor:
+    """The query [B, 1, H, C] of latents in planes8."""
+    batch, low = planes.shape
+    rows, block = wq_b.codes.shape[0], token_block(batch)
+    tile = tile8(low, rows, tokens=block)
+    query = torch.empty(batch, 1, heads, rows // heads, dtype=dtype, device=planes.device)
+    attention.query_rows[rows // tile.rows, batch // block](
+        words(wq_b.codes),
+        wq_b.scale,
+        planes.view(torch.int32),
+        rope,
+        step.positions,
+        query,
+        rows,
+        QL=low,
+        C=rows // heads,
+        R=rope_dim,
+        BM=tile.rows,
+        T=block,
+        U=tile.units,
+        UNROLL=tile.unroll,
+        ASM=assembly(planes.device),
+        num_warps=1,
+    )
+    return query
+
+
+def attention_output(
+    step: Step,
+    query: Tensor,
+    window_kv: Tensor,
+    window_rows: Tensor,
+    streams: Tensor,
+    post: Tensor,
+    comb: Tensor,
+    attend_rope: Tensor,
+    attend_sink: Tensor,
+    output_wo_a: Packed,
+    output_wo_b: Packed,
+    *,
+    compress_kv: Tensor | None = None,
+    topk: Tensor | None = None,
+    **attrs: Any,
+) -> tuple[Tensor, Tensor]:
+    """window_kv and streams of one token a row. The ring's row is written behind every read of the ring."""
+    batch, device, groups = query.shape[0], query.device, attrs["output_groups"]
+    cache = (window_kv, window_rows, compress_kv, topk)
+    planes = _attend(step, query, cache, attend_rope, attend_sink, attrs)
+    asm, block = assembly(device), token_block(batch)
+    width, columns = output_wo_a.codes.shape
+    low = torch.empty(batch, width, dtype=torch.float16, device=device)
+    tile = tile8(columns, width // groups, tokens=block)
+    attention.low_rank_rows[width // tile.rows, batch // block](
+        words(output_wo_a.codes),
+        output_wo_a.scale,
+        planes.view(torch.int32),
+        low,
+        width,
+        groups,
+        N=columns,
+        RANK=width // groups,
+        WIDTH=width,
+        BM=tile.rows,
+        T=block,
+        U=tile.units,
+        UNROLL=tile.unroll,
+        ASM=asm,
+        KIND=language_type(query.dtype),
+        num_warps=1,
+    )
+    target = torch.empty_like(streams)
+    count, dim = streams.shape[2:]
+    tile = tile8(width, dim, tokens=block)
+    attention.output_rows[dim // tile.rows, batch // block](
+        words(output_wo_b.codes),
+        output_wo_b.scale,
+        low.view(torch.int32),
+        streams,
+        post,
+        comb,
+        target,
+        N=width,
+        D=dim,
+        S=count,
+        BM=tile.rows,
+        T=block,
+        U=tile.units,
+        UNROLL=tile.unroll,
+        ASM=asm,
+        num_warps=1,
+    )
+    return window_kv, target
+
+
+def _attend(
+    step: Step,
+    query: Tensor,
+    cache: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    rope: Tensor,
+    sink: Tensor,
+    attrs: dict[str, Any],
+) -> Tensor:
+    """Attention of one token a row, as planes8 for each group of heads; stores the ring's row."""
+    window_kv, window_rows, compress_kv, topk = cache
+    batch, _, heads, channels = query.shape
+    window, device = attrs["attend_window"], query.device
+    selected = topk.shape[2] if topk is not None else 0
+    splits = -(-window // _KEYS) + -(-selected // _KEYS)
+    packed = window_kv.dtype == torch.uint8
+    best = torch.empty(2, batch, splits, heads, dtype=torch.float32, device=device)
+    value = torch.empty(batch, splits, heads, channels, dtype=torch.float32, device=device)
+    attention.attend_split[splits, -(-heads // _HEADS), batch](
+        query,
+        window_kv,
+        window_rows,
+        compress_kv if compress_kv is not None else window_kv,
+        topk if topk is not None else step.slots,
+        step.slots,
+        step.positions,
+        best[0],
+        best[1],
+        value,
+        heads,
+        compress_kv.shape[1] if compress_kv is not None else 1,
+        selected,
+        attrs["attend_ratio"],
+        channels**-0.5,
+        SPLITS=splits,
+        W=window,
+        C=channels,
+        HEADS=_HEADS,
+        KEYS=_KEYS,
+        PACKED=packed,
+        SELECTED=topk is not None,
+        num_warps=_WARPS,
+    )
+    planes = torch.empty(batch, heads * channels, dtype=torch.float16, device=device)
+    attention.attend_join[heads + 1, batch](
+        best[0],
+        best[1],
+        value,
+        sink,
+        rope,
+        step.positions,
+        step.slots,
+        planes,
+        window_rows,
+        window_kv,
+        heads,
+        SPLITS=splits,
+        W=window,
+        C=channels,
+        R=attrs["attend_rope_dim"],
+        GROUP=heads // attrs["output_groups"],
+        PACKED=packed,
+        KIND=language_type(query.dtype),
+        num_warps=2,
+    )
+    return planes
