@@ -28,7 +28,7 @@ def expected(x, weights, ids, w1, w2, w3, limit):
 
 
 CASES = {
-    "odd rows, experts nobody chose": (7, 64, 96, 40, 2),
+    "odd rows, experts nobody chose": (7, 64, 96, 20, 2),
     "more rows than a tile": (45, 96, 32, 3, 2),
     "all to two experts": (33, 128, 64, 2, 2),
     "one row": (1, 64, 64, 5, 3),
@@ -45,7 +45,7 @@ def test_routed_experts(name, limit):
 
 
 @pytest.mark.parametrize("shared", [grouped.HOPPER_SHARED, 64 * 1024])
-@pytest.mark.parametrize("pairs", [3, 100, 1000, 40_000])
+@pytest.mark.parametrize("pairs", [3, 40_000])
 def test_every_tile_gives_the_same(monkeypatch, shared, pairs):
     given = case(7, 64, 96, 4, 2)
     tile = grouped.tile_for(pairs, 12, shared)

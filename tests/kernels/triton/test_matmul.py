@@ -29,7 +29,7 @@ def test_dequantised_is_exact():
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 30], ids=["decoded once", "decoded in the loop"])
-@pytest.mark.parametrize(("n", "rows", "columns"), [(1, 64, 128), (9, 40, 96), (33, 70, 1100), (67, 129, 64)])
+@pytest.mark.parametrize(("n", "rows", "columns"), [(1, 64, 128), (9, 40, 96), (33, 70, 600), (67, 129, 64)])
 @pytest.mark.parametrize("kind", ["fp8", "bf16", "f32"])
 def test_product(monkeypatch, kind, n, rows, columns, limit):
     monkeypatch.setattr(module, "DECODE_ONCE_ROWS", limit)
