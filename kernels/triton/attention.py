@@ -5,33 +5,27 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, mix_slice, put_streams
+from dsv41c.kernels.triton.boundary import finish_mix, load_streams, put_streams
 from dsv41c.kernels.triton.common import e2m1_value, e4m3_bits, e4m3_value, e8m0_value, fp8_scale, round_e4m3
 from dsv41c.kernels.triton.planes import rows8, store_all_planes8, store_planes8
 
 
 @triton.jit
 def input_rows(
-    wq_a, wq_a_scale, wkv, wkv_scale, planes, raw, streams, fn, sums,
-    QL: tl.constexpr, C: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICE: tl.constexpr, SLICES: tl.constexpr,
-    BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr,
+    wq_a, wq_a_scale, wkv, wkv_scale, planes, raw,
+    QL: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (QL/BM + C/BM + SLICES, B): rows for every block of T tokens, then slices of the mixing sums of a token.
-
-    raw f32 [B, QL + C]: wq_a x, then wkv x.
-    """
+    """Grid (QL/BM + C/BM, B/T): raw f32 [B, QL + C], wq_a x, then wkv x."""
     first = tl.program_id(0) * BM
-    token = tl.program_id(1)
-    if first >= QL + C:
-        mix_slice(streams, fn, sums, tl.program_id(0) - (QL + C) // BM, token, D, S, SLICE, SLICES)
-    elif token % T == 0:
-        x = planes + token * (D // 2)
-        if first < QL:
-            value = rows8(wq_a, wq_a_scale, x, D // 2, first, QL, D, BM, T, U, UNROLL, ASM)
-        else:
-            value = rows8(wkv, wkv_scale, x, D // 2, first - QL, C, D, BM, T, U, UNROLL, ASM)
-        tokens = token + tl.arange(0, T)
-        tl.store(raw + tokens[None, :] * (QL + C) + (first + tl.arange(0, BM))[:, None], value)
+    token = tl.program_id(1) * T
+    x = planes + token * (D // 2)
+    if first < QL:
+        value = rows8(wq_a, wq_a_scale, x, D // 2, first, QL, D, BM, T, U, UNROLL, ASM)
+    else:
+        value = rows8(wkv, wkv_scale, x, D // 2, first - QL, C, D, BM, T, U, UNROLL, ASM)
+    tokens = token + tl.arange(0, T)
+    tl.store(raw + tokens[None, :] * (QL + C) + (first + tl.arange(0, BM))[:, None], value)
 
 
 @triton.jit
@@ -53,24 +47,19 @@ def rotate(even, odd, position, frequency, channel, C: tl.constexpr, R: tl.const
 @triton.jit
 def latents(
     raw, q_norm, kv_norm, frequency, positions, latent, planes, window_rows, q_eps, kv_eps,
-    sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps,
     QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, QB: tl.constexpr, FAKE: tl.constexpr,
-    D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (3, B): the query latent normed; the window row (norm, rope, fake FP8); the mixing coefficients.
+    """Grid (2, B): the query latent normed; the window row (norm, rope, fake FP8).
 
-    latent [B, QL] and its planes8; window_rows [B, C]; pre, post, comb as in `finish_mix`. QB: the power of two from
-    QL on.
+    latent [B, QL] and its planes8; window_rows [B, C]. QB: the power of two from QL on.
     """
     token = tl.program_id(1)
     own = raw + token * (QL + C)
     if tl.program_id(0) == 0:
         _query_latent(own, q_norm, latent + token * QL, planes + token * QL, q_eps, QL, QB)
-    elif tl.program_id(0) == 1:
+    else:
         position = tl.load(positions + token)
         _window_row(own + QL, kv_norm, frequency, position, window_rows + token * C, kv_eps, C, R, FAKE)
-    else:
-        finish_mix(token, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
 
 
 @triton.jit
@@ -112,24 +101,31 @@ def _window_row(
 @triton.jit
 def query_rows(
     wq_b, wq_b_scale, planes, frequency, positions, query,
-    M, QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, BM: tl.constexpr, T: tl.constexpr,
-    U: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr,
+    sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps,
+    M, QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr,
+    D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (M/BM, B/T): BM rows of wq_b times the latents, with rope; query [B, M], M = heads * C. BM is even."""
-    first = tl.program_id(0) * BM
-    block = tl.program_id(1)
-    value = rows8(wq_b, wq_b_scale, planes + block * T * (QL // 2), QL // 2, first, M, QL, BM, T, U, UNROLL, ASM)
-    kind = query.dtype.element_ty
-    value = value.to(kind).to(tl.float32)
-    even, odd = tl.split(tl.trans(tl.reshape(value, [BM // 2, 2, T]), 0, 2, 1))
-    token = block * T + tl.arange(0, T)
-    row = first + 2 * tl.arange(0, BM // 2)
-    if first % C + BM > C - R:
-        position = tl.load(positions + token)[None, :]
-        even, odd = rotate(even, odd, position, frequency, (row % C)[:, None], C, R, False)
-    at = query + token[None, :] * M + row[:, None]
-    tl.store(at, even.to(kind))
-    tl.store(at + 1, odd.to(kind))
+    """Grid (1 + M/BM, B): program 0 finishes the mixing of a token; the others, for every block of T tokens, are BM
+    rows of wq_b times the latents, with rope: query [B, M], M = heads * C. BM is even.
+    """
+    token = tl.program_id(1)
+    if tl.program_id(0) == 0:
+        finish_mix(token, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
+    elif token % T == 0:
+        first = (tl.program_id(0) - 1) * BM
+        value = rows8(wq_b, wq_b_scale, planes + token * (QL // 2), QL // 2, first, M, QL, BM, T, U, UNROLL, ASM)
+        kind = query.dtype.element_ty
+        value = value.to(kind).to(tl.float32)
+        even, odd = tl.split(tl.trans(tl.reshape(value, [BM // 2, 2, T]), 0, 2, 1))
+        tokens = token + tl.arange(0, T)
+        row = first + 2 * tl.arange(0, BM // 2)
+        if first % C + BM > C - R:
+            position = tl.load(positions + tokens)[None, :]
+            even, odd = rotate(even, odd, position, frequency, (row % C)[:, None], C, R, False)
+        at = query + tokens[None, :] * M + row[:, None]
+        tl.store(at, even.to(kind))
+        tl.store(at + 1, odd.to(kind))
 
 
 @triton.jit

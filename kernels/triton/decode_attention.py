@@ -10,7 +10,7 @@ from torch import Tensor
 from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import attention
-from dsv41c.kernels.triton.decode_input import SLICE, Mixing, NormedInput
+from dsv41c.kernels.triton.decode_input import SublayerInput
 from dsv41c.kernels.triton.launch import assembly, language_type, power, tile8, token_block, words
 
 _KEYS = 32  # keys of a split
@@ -36,27 +36,23 @@ def attention_input(
     **attrs: Any,
 ) -> tuple[Tensor, ...]:
     """pre, post, comb, normed, query, query_latent, window_rows of one token a row."""
-    batch, _, count, dim = streams.shape
-    given = NormedInput(streams, pre, norm_weight, attrs["norm_eps"])
-    mixing = Mixing(streams, mix_fn, mix_scale, mix_base, attrs)
+    batch, dim = streams.shape[0], streams.shape[3]
+    mix = (mix_fn, mix_scale, mix_base, attrs)
+    given = SublayerInput(streams, pre, norm_weight, attrs["norm_eps"], mix=mix)
     low, channels = query_wq_a.codes.shape[0], window_rows_wkv.codes.shape[0]
     block, device = token_block(batch), streams.device
     tile = tile8(dim, low, channels, tokens=block)
     raw = torch.empty(batch, low + channels, dtype=torch.float32, device=device)
-    attention.input_rows[(low + channels) // tile.rows + mixing.slices, batch](
+    attention.input_rows[(low + channels) // tile.rows, batch // block](
         words(query_wq_a.codes),
         query_wq_a.scale,
         words(window_rows_wkv.codes),
         window_rows_wkv.scale,
         given.planes8.view(torch.int32),
         raw,
-        *mixing.summing,
         QL=low,
         C=channels,
         D=dim,
-        S=count,
-        SLICE=SLICE,
-        SLICES=mixing.slices,
         BM=tile.rows,
         T=block,
         U=tile.units,
@@ -67,7 +63,7 @@ def attention_input(
     latent = torch.empty(batch, 1, low, dtype=streams.dtype, device=device)
     planes = torch.empty(batch, low, dtype=torch.float16, device=device)
     rows = torch.empty(batch, 1, channels, dtype=streams.dtype, device=device)
-    attention.latents[3, batch](
+    attention.latents[2, batch](
         raw,
         query_q_norm,
         window_rows_kv_norm,
@@ -78,46 +74,47 @@ def attention_input(
         rows,
         attrs["query_eps"],
         attrs["window_rows_eps"],
-        *mixing.finishing,
         QL=low,
         C=channels,
         R=attrs["query_rope_dim"],
         QB=power(low),
         FAKE=attrs["window_rows_kv_cache"] != "none",
-        D=dim,
-        S=count,
-        SLICES=mixing.slices,
-        ITERATIONS=mixing.iterations,
         num_warps=4,
     )
-    query = _query(step, query_wq_b, planes, query_rope, attrs["query_heads"], attrs["query_rope_dim"], streams.dtype)
-    return mixing.pre, mixing.post, mixing.comb, given.normed, query, latent, rows
+    query = _query(step, given, query_wq_b, planes, query_rope, attrs)
+    return given.pre, given.post, given.comb, given.normed, query, latent, rows
 
 
 def _query(
-    step: Step, wq_b: Packed, planes: Tensor, rope: Tensor, heads: int, rope_dim: int, dtype: torch.dtype
+    step: Step, given: SublayerInput, wq_b: Packed, planes: Tensor, rope: Tensor, attrs: dict[str, Any]
 ) -> Tensor:
-    """The query [B, 1, H, C] of latents in planes8."""
+    """The query [B, 1, H, C] of latents in planes8; finishes the mixing coefficients beside it."""
     batch, low = planes.shape
+    heads = attrs["query_heads"]
     rows, block = wq_b.codes.shape[0], token_block(batch)
     tile = tile8(low, rows, tokens=block)
-    query = torch.empty(batch, 1, heads, rows // heads, dtype=dtype, device=planes.device)
-    attention.query_rows[rows // tile.rows, batch // block](
+    query = torch.empty(batch, 1, heads, rows // heads, dtype=given.normed.dtype, device=planes.device)
+    attention.query_rows[1 + rows // tile.rows, batch](
         words(wq_b.codes),
         wq_b.scale,
         planes.view(torch.int32),
         rope,
         step.positions,
         query,
+        *given.finishing,
         rows,
         QL=low,
         C=rows // heads,
-        R=rope_dim,
+        R=attrs["query_rope_dim"],
         BM=tile.rows,
         T=block,
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=assembly(planes.device),
+        D=given.normed.shape[2],
+        S=given.pre.shape[2],
+        SLICES=given.slices,
+        ITERATIONS=given.iterations,
         num_warps=1,
     )
     return query

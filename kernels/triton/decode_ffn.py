@@ -10,7 +10,7 @@ from torch import Tensor
 from dsv41c.kernels.reference.encodings import Packed, Stacked
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import experts
-from dsv41c.kernels.triton.decode_input import SLICE, Mixing, NormedInput
+from dsv41c.kernels.triton.decode_input import SublayerInput
 from dsv41c.kernels.triton.launch import (
     assembly,
     counters,
@@ -52,54 +52,23 @@ def ffn(
 ) -> tuple[Tensor, Tensor]:
     """pre and streams of one token a row."""
     batch, _, count, dim = streams.shape
-    given = NormedInput(streams, pre, norm_weight, attrs["norm_eps"], planes4=True)
-    mixing = Mixing(streams, mix_fn, mix_scale, mix_base, attrs)
-    chosen = _route(given, mixing, route_gate, route_bias, shared_expert_w1, shared_expert_w3, attrs)
-    device, asm = streams.device, assembly(streams.device)
-    inter, active, limit = experts_w1.codes.shape[1], attrs["route_active"], attrs["experts_limit"]
-    hidden4 = torch.empty(batch, active * inter, dtype=torch.float16, device=device)
-    tile = tile4(dim, inter)
-    experts.hidden_rows[1 + inter // tile.rows, batch * active](
-        words(experts_w1.codes),
-        experts_w1.scale,
-        words(experts_w3.codes),
-        experts_w3.scale,
-        given.planes4.view(torch.int32),
-        chosen.weights,
-        chosen.ids,
-        chosen.order,
-        hidden4,
-        limit,
-        *mixing.finishing,
-        A=active,
-        D=dim,
-        INTER=inter,
-        BM=tile.rows,
-        G=tile.units,
-        UNROLL=tile.unroll,
-        ORDERED=batch > 1,
-        LIMITED=limit > 0,
-        S=count,
-        SLICES=mixing.slices,
-        ITERATIONS=mixing.iterations,
-        KIND=language_type(streams.dtype),
-        ASM=asm,
-        num_warps=1,
-    )
+    mix = (mix_fn, mix_scale, mix_base, attrs)
+    given = SublayerInput(streams, pre, norm_weight, attrs["norm_eps"], mix=mix, planes4=True)
+    chosen = _route(given, route_gate, route_bias, shared_expert_w1, shared_expert_w3, attrs)
+    hidden4, shared = _hidden(given, chosen, experts_w1, experts_w3, shared_expert_w2, attrs)
+    inter, active = experts_w1.codes.shape[1], attrs["route_active"]
     target = torch.empty_like(streams)
     tile = tile4(active * inter, dim)
     blocks = dim // tile.rows
     experts.down_rows[(blocks, batch) if batch == 1 else (batch, blocks)](
         words(experts_w2.codes),
         experts_w2.scale,
-        words(shared_expert_w2.codes),
-        shared_expert_w2.scale,
         hidden4.view(torch.int32),
-        chosen.hidden8.view(torch.int32),
         chosen.ids,
+        shared,
         streams,
-        mixing.post,
-        mixing.comb,
+        given.post,
+        given.comb,
         target,
         A=active,
         D=dim,
@@ -109,16 +78,63 @@ def ffn(
         G=tile.units,
         UNROLL=tile.unroll,
         TOKEN_FIRST=batch > 1,
-        ASM=asm,
+        ASM=assembly(streams.device),
         num_warps=1,
     )
-    return mixing.pre, target
+    return given.pre, target
+
+
+def _hidden(
+    given: SublayerInput, chosen: _Chosen, w1: Stacked, w3: Stacked, shared_w2: Packed, attrs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """The inputs of w2 in planes4 [B, active * inter], and the shared expert's output f32 [B, D]."""
+    batch, _, dim = given.normed.shape
+    inter, active, limit, device = w1.codes.shape[1], attrs["route_active"], attrs["experts_limit"], shared_w2.scale.device
+    hidden4 = torch.empty(batch, active * inter, dtype=torch.float16, device=device)
+    shared = torch.empty(batch, dim, dtype=torch.float32, device=device)
+    block, tile = token_block(batch), tile4(dim, 1)
+    tile_shared = tile8(inter, dim, tokens=block)
+    experts.hidden_rows[batch + batch * active * inter + batch // block * (dim // tile_shared.rows),](
+        words(w1.codes),
+        w1.scale,
+        words(w3.codes),
+        w3.scale,
+        given.planes4.view(torch.int32),
+        chosen.weights,
+        chosen.ids,
+        chosen.order,
+        hidden4,
+        limit,
+        words(shared_w2.codes),
+        shared_w2.scale,
+        chosen.hidden8.view(torch.int32),
+        shared,
+        *given.finishing,
+        BATCH=batch,
+        A=active,
+        D=dim,
+        INTER=inter,
+        G=tile.units,
+        UNROLL=tile.unroll,
+        LIMITED=limit > 0,
+        BM=tile_shared.rows,
+        T=block,
+        U=tile_shared.units,
+        UNROLL8=tile_shared.unroll,
+        S=given.pre.shape[2],
+        SLICES=given.slices,
+        ITERATIONS=given.iterations,
+        KIND=language_type(given.normed.dtype),
+        ASM=assembly(device),
+        num_warps=1,
+    )
+    return hidden4, shared
 
 
 def _route(
-    given: NormedInput, mixing: Mixing, gate: Tensor, bias: Tensor, w1: Packed, w3: Packed, attrs: dict[str, Any]
+    given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Packed, attrs: dict[str, Any]
 ) -> _Chosen:
-    """Choose experts; the mixing sums and the shared expert's hidden row come from the same launch."""
+    """Choose experts; the shared expert's hidden row comes from the same launch."""
     batch, _, dim = given.normed.shape
     count, active, device, inter = gate.shape[0], attrs["route_active"], gate.device, w1.codes.shape[0]
     chosen = _Chosen(
@@ -129,7 +145,7 @@ def _route(
     )
     block, limit = token_block(batch), attrs["shared_expert_limit"]
     tile = tile8(dim, 1, tokens=block)
-    experts.route_rows[count + inter + mixing.slices, batch](
+    experts.route_rows[count + inter, batch](
         gate,
         bias,
         given.normed,
@@ -138,7 +154,6 @@ def _route(
         chosen.weights,
         chosen.ids,
         chosen.order,
-        *mixing.summing,
         attrs["route_gate_temp"],
         attrs["route_route_scale"],
         words(w1.codes),
@@ -152,9 +167,6 @@ def _route(
         BATCH=batch,
         A=active,
         D=dim,
-        S=mixing.pre.shape[2],
-        SLICE=SLICE,
-        SLICES=mixing.slices,
         K=min(512, power(dim)),
         INTER=inter,
         T=block,
@@ -171,7 +183,7 @@ def _route(
 def logits(step: Step, streams: Tensor, pre: Tensor, norm_weight: Tensor, head_head: Tensor, **attrs: Any) -> Tensor:
     """Logits f32 [B, 1, V] of one token a row."""
     batch, dim = streams.shape[0], streams.shape[3]
-    given = NormedInput(streams, pre, norm_weight, attrs["norm_eps"], planes8=False)
+    given = SublayerInput(streams, pre, norm_weight, attrs["norm_eps"])
     count, block = head_head.shape[0], token_block(batch)
     result = torch.empty(batch, 1, count, dtype=torch.float32, device=streams.device)
     rows = 4 if block == 1 else 1

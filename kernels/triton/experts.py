@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, mix_slice, put_streams
+from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, put_streams
 from dsv41c.kernels.triton.common import e8m0_value
 from dsv41c.kernels.triton.planes import (
     PLANE4_HIDDEN,
@@ -20,15 +20,13 @@ from dsv41c.kernels.triton.planes import (
 
 @triton.jit
 def route_rows(
-    gate, bias, normed, counters, scores, weights, ids, order, streams, fn, sums, gate_temp, route_scale,
+    gate, bias, normed, counters, scores, weights, ids, order, gate_temp, route_scale,
     s1, s1_scale, s3, s3_scale, planes8, hidden8, limit,
-    E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICE: tl.constexpr,
-    SLICES: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
+    E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr,
+    T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """The router, and what does not wait for it. Grid (E + INTER + SLICES, B): the first E programs of a token score an
-    expert each, and the last of them picks A; then rows of w1 and w3 of the shared expert, for every block of T tokens;
-    then slices of the mixing sums.
+    """The router, and what does not wait for it. Grid (E + INTER, B): the first E programs of a token score an expert
+    each, and the last of them picks A; then rows of w1 and w3 of the shared expert, for every block of T tokens.
 
     scores f32 [B, E] (scratch); weights f32 and ids int64 [B, A], best first, ties to the lower id; order int32 [B * A]
     (for B above 1): the pairs by expert. hidden8: planes8 [B, INTER]; counters int32 [B + 1], 0.
@@ -49,8 +47,6 @@ def route_rows(
             if BATCH > 1:
                 if arrive_last(counters + BATCH, BATCH - 1):
                     _sort(ids, order, BATCH * A)
-    elif program >= E + INTER:
-        mix_slice(streams, fn, sums, program - E - INTER, token, D, S, SLICE, SLICES)
     elif token % T == 0:
         row = program - E
         x8 = planes8 + token * (D // 2)
@@ -109,66 +105,77 @@ def _swiglu(gate, up, limit, LIMITED: tl.constexpr):
 @triton.jit
 def hidden_rows(
     w1, w1_scale, w3, w3_scale, planes4, weights, ids, order, hidden4, limit,
+    s2, s2_scale, hidden8, shared,
     sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps,
-    A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, BM: tl.constexpr, G: tl.constexpr, UNROLL: tl.constexpr,
-    ORDERED: tl.constexpr, LIMITED: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
-    KIND: tl.constexpr, ASM: tl.constexpr,
+    BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, G: tl.constexpr,
+    UNROLL: tl.constexpr, LIMITED: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
+    UNROLL8: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr, KIND: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
-    """BM rows of w1 and w3 of a chosen expert, with SwiGLU and routing weight. Grid (1 + INTER/BM, B * A); the first
-    programs finish the mixing of a token.
+    """Grid (B + B * A * INTER + B/T * D/BM,): the mixing of each token finished; a row of w1 and w3 of a chosen expert,
+    with SwiGLU and routing weight; BM rows of w2 of the shared expert.
 
-    w1, w3 int32 pointers [experts, INTER, D/8], scales uint8 [experts, INTER, D/32]; hidden4: planes4 [B, A * INTER].
-    ORDERED: pairs come by expert, so that one read a second time is in the L2 cache still.
+    w1, w3 int32 pointers [experts, INTER, D/8], scales uint8 [experts, INTER, D/32]; hidden4: planes4 [B, A * INTER];
+    shared f32 [B, D], rounded. For more than one token pairs come by expert (`order`), so that one read a second time
+    is in the L2 cache still.
     """
-    slot = tl.program_id(1)
-    if tl.program_id(0) == 0:
-        if slot % A == 0:
-            finish_mix(
-                slot // A, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS
-            )
-    else:
-        first = (tl.program_id(0) - 1) * BM
-        if ORDERED:
+    program = tl.program_id(0)
+    routed = program - BATCH
+    if routed < 0:
+        finish_mix(program, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
+    elif routed < BATCH * A * INTER:
+        slot = routed // INTER
+        row = routed % INTER
+        if BATCH > 1:
             slot = tl.load(order + slot)
-        at = tl.load(ids + slot) * INTER + first
+        at = tl.load(ids + slot) * INTER + row
         planes = planes4 + slot // A * (D // 2)
-        routed = _routed(w1, w1_scale, w3, w3_scale, planes, at, limit, D, BM, G, UNROLL, LIMITED, KIND, ASM)
-        weighted = (routed * tl.load(weights + slot)).to(KIND).to(tl.float32) * PLANE4_HIDDEN
-        column = slot % A * INTER + first + tl.arange(0, BM)[:, None]
+        value = _routed(w1, w1_scale, w3, w3_scale, planes, at, limit, D, G, UNROLL, LIMITED, KIND, ASM)
+        weighted = (value * tl.load(weights + slot)).to(KIND).to(tl.float32) * PLANE4_HIDDEN
+        column = slot % A * INTER + row + tl.zeros([1, 1], tl.int32)
         store_planes4(hidden4 + slot // A * A * INTER, column, weighted, column >= 0, A * INTER)
+    else:
+        block = routed - BATCH * A * INTER
+        first = block % (D // BM) * BM
+        token = block // (D // BM) * T
+        own = hidden8 + token * (INTER // 2)
+        out = rows8(s2, s2_scale, own, INTER // 2, first, D, INTER, BM, T, U, UNROLL8, ASM).to(KIND).to(tl.float32)
+        tokens = token + tl.arange(0, T)[None, :]
+        tl.store(shared + tokens * D + first + tl.arange(0, BM)[:, None], out)
 
 
 @triton.jit
 def _routed(
-    w1, w1_scale, w3, w3_scale, planes, at, limit, D: tl.constexpr, BM: tl.constexpr, G: tl.constexpr,
-    UNROLL: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
+    w1, w1_scale, w3, w3_scale, planes, at, limit, D: tl.constexpr, G: tl.constexpr, UNROLL: tl.constexpr,
+    LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """SwiGLU of BM rows from `at` on (int64, over all experts) of w1 and w3, which share loads of x; fp32 [BM, 1]."""
+    """SwiGLU of row `at` (int64, over all experts) of w1 and w3, which share the loads of x; fp32 [1, 1]."""
     GROUPS: tl.constexpr = D // 32
     MASKED: tl.constexpr = GROUPS % G != 0
-    word = tl.arange(0, 4)
-    start = (at + tl.arange(0, BM)) * GROUPS
-    a1 = tl.zeros([BM, 1, G], tl.float32)
-    a3 = tl.zeros([BM, 1, G], tl.float32)
+    words = (tl.arange(0, G)[:, None] * 4 + tl.arange(0, 4)[None, :])[None, :, :]
+    w1 += at * (GROUPS * 4)
+    w3 += at * (GROUPS * 4)
+    w1_scale += at * GROUPS
+    w3_scale += at * GROUPS
+    a1 = tl.zeros([1, 1, G], tl.float32)
+    a3 = tl.zeros([1, 1, G], tl.float32)
     for k in tl.range(0, (GROUPS + G - 1) // G, loop_unroll_factor=UNROLL):
         group = k * G + tl.arange(0, G)
-        place = start[:, None] + group[None, :]
-        words = place[:, :, None] * 4 + word[None, None, :]
         inside = group < GROUPS
         if MASKED:
-            p = tl.load(w1 + words, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
-            q = tl.load(w3 + words, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
-            c1 = tl.load(w1_scale + place, mask=inside[None, :], other=0, eviction_policy="evict_first")
-            c3 = tl.load(w3_scale + place, mask=inside[None, :], other=0, eviction_policy="evict_first")
+            p = tl.load(w1 + k * G * 4 + words, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+            q = tl.load(w3 + k * G * 4 + words, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+            c1 = tl.load(w1_scale + group, mask=inside, other=0, eviction_policy="evict_first")
+            c3 = tl.load(w3_scale + group, mask=inside, other=0, eviction_policy="evict_first")
         else:
-            p = tl.load(w1 + words, eviction_policy="evict_first")
-            q = tl.load(w3 + words, eviction_policy="evict_first")
-            c1 = tl.load(w1_scale + place, eviction_policy="evict_first")
-            c3 = tl.load(w3_scale + place, eviction_policy="evict_first")
+            p = tl.load(w1 + k * G * 4 + words, eviction_policy="evict_first")
+            q = tl.load(w3 + k * G * 4 + words, eviction_policy="evict_first")
+            c1 = tl.load(w1_scale + group, eviction_policy="evict_first")
+            c3 = tl.load(w3_scale + group, eviction_policy="evict_first")
         x = planes + group[None, None, :]
         mask = inside[None, None, :]
-        a1 += dot4(p, x, GROUPS, mask, BM, G, MASKED, ASM) * e8m0_value(c1)[:, None, :]
-        a3 += dot4(q, x, GROUPS, mask, BM, G, MASKED, ASM) * e8m0_value(c3)[:, None, :]
+        a1 += dot4(p, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c1)[None, None, :]
+        a3 += dot4(q, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c3)[None, None, :]
     gate = (tl.sum(a1, 2) * unit4(ASM)).to(KIND).to(tl.float32)
     up = (tl.sum(a3, 2) * unit4(ASM)).to(KIND).to(tl.float32)
     return _swiglu(gate, up, limit, LIMITED)
@@ -176,11 +183,11 @@ def _routed(
 
 @triton.jit
 def down_rows(
-    w2, w2_scale, s2, s2_scale, hidden4, hidden8, ids, streams, post, comb, target,
+    w2, w2_scale, hidden4, ids, shared, streams, post, comb, target,
     A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, G: tl.constexpr,
     UNROLL: tl.constexpr, TOKEN_FIRST: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """BM rows of w2 of every chosen expert and of the shared one, summed and put onto the streams: target [B, S, D].
+    """BM rows of w2 of every chosen expert, summed, and with the shared expert's put onto the streams: [B, S, D].
 
     Grid (D/BM, B), or with TOKEN_FIRST (B, D/BM), so that tokens with one expert find its rows in the cache.
     """
@@ -194,10 +201,10 @@ def down_rows(
     TOTAL: tl.constexpr = A * GROUPS
     MASKED: tl.constexpr = TOTAL % G != 0
     word = tl.arange(0, 4)
-    rows = first + tl.arange(0, BM)
-    row = rows[:, None]
+    row = first + tl.arange(0, BM)[:, None]
     tokens = token + tl.zeros([1, 1], tl.int32)
     h, own_post, own_comb = load_streams(streams, post, comb, tokens, row, row < D, D, S)
+    total = tl.load(shared + token * D + row)
     planes = hidden4 + token * (A * INTER // 2)
     acc = tl.zeros([BM, 1, G], tl.float32)
     for k in tl.range(0, (TOTAL + G - 1) // G, loop_unroll_factor=UNROLL):
@@ -211,11 +218,9 @@ def down_rows(
         scale = tl.load(w2_scale + at, mask=inside[None, :], other=0, eviction_policy="evict_first")
         part = dot4(words, planes + group[None, None, :], TOTAL, inside[None, None, :], BM, G, MASKED, ASM)
         acc += part * e8m0_value(scale)[:, None, :]
-    total = tl.sum(acc, 2) * (unit4(ASM) / PLANE4_HIDDEN)
-    kind = target.dtype.element_ty
-    own = hidden8 + token * (INTER // 2)
-    total += rows8(s2, s2_scale, own, INTER // 2, first, D, INTER, BM, 1, G, UNROLL, ASM).to(kind).to(tl.float32)
-    put_streams(total.to(kind).to(tl.float32), h, own_post, own_comb, target, tokens, row, row < D, D, S)
+    total += tl.sum(acc, 2) * (unit4(ASM) / PLANE4_HIDDEN)
+    out = total.to(target.dtype.element_ty).to(tl.float32)
+    put_streams(out, h, own_post, own_comb, target, tokens, row, row < D, D, S)
 
 
 @triton.jit

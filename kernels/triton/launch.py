@@ -25,9 +25,21 @@ class Tile(NamedTuple):
 
 # Tiles by the columns of a matrix, measured on an H200 with every row from memory: E4M3 for one vector and for several,
 # and E2M1.
-_TILES8 = {5120: Tile(1, 32, 5), 1280: Tile(4, 8, 10), 4096: Tile(1, 32, 4), 8192: Tile(2, 32, 2), 2304: Tile(2, 16, 9)}
-_BATCHED8 = {1280: Tile(4, 16, 1)}
-_TILES4 = {5120: Tile(1, 32, 5), 13824: Tile(2, 32, 7)}
+_TILES8 = {
+    1280: Tile(2, 16, 5),
+    2304: Tile(2, 16, 9),
+    4096: Tile(1, 32, 8),
+    5120: Tile(1, 32, 5),
+    8192: Tile(1, 32, 16),
+}
+_BATCHED8 = {
+    1280: Tile(4, 32, 1),
+    2304: Tile(2, 16, 1),
+    4096: Tile(2, 32, 1),
+    5120: Tile(2, 32, 2),
+    8192: Tile(2, 32, 1),
+}
+_TILES4 = {5120: Tile(1, 32, 5), 13824: Tile(2, 16, 9)}
 
 
 def tile8(columns: int, *counts: int, tokens: int = 1) -> Tile:
