@@ -26,9 +26,8 @@ def project_rows(
     token = tl.program_id(1) * T
     WIDTH: tl.constexpr = 2 * M if GATED else M
     weight = wkv
-    if GATED:
-        if row >= M:
-            weight = wgate
+    if row >= M:  # never without a gate
+        weight = wgate
     value = rows16(weight, x + token * D, row % M, M, D, D, 1, T, K, 8)
     place = raw + (token + tl.arange(0, T))[None, :] * WIDTH + row + tl.arange(0, 1)[:, None]
     tl.store(place, value)
@@ -96,7 +95,9 @@ def finish_groups(
         waiting = (position % RATIO).to(tl.int32)
         tail += slot * 2 * RATIO * C
         even, odd = _pooled(tail, own, gates, stride, group * RATIO, waiting, tokens, RATIO, C)
-        even, odd = norm_pairs(even.to(KIND).to(tl.float32), odd.to(KIND).to(tl.float32), norm_weight, pair, eps, C, KIND)
+        even = even.to(KIND).to(tl.float32)
+        odd = odd.to(KIND).to(tl.float32)
+        even, odd = norm_pairs(even, odd, norm_weight, pair, eps, C, KIND)
         ended = (waiting + tokens) // RATIO
         even = tl.where(group < ended, even, 0.0)
         odd = tl.where(group < ended, odd, 0.0)
@@ -141,11 +142,12 @@ def compress(
     """
     channels = wkv.shape[0]
     if x.dtype != torch.bfloat16 or channels & (channels - 1) or channels < 32 or ratio > _LARGEST_RATIO:
-        wide = [weight if weight is None or ratio == 1 else weight.to(torch.float32) for weight in (wkv, wgate)]
+        if ratio > 1:
+            wkv, wgate = wkv.to(torch.float32), None if wgate is None else wgate.to(torch.float32)
         return reference.compress(
-            step, x, compress_kv, rope, wide[0], norm_weight, group_tail=group_tail, wgate=wide[1],
+            step, x, compress_kv, rope, wkv, norm_weight, group_tail=group_tail, wgate=wgate,
             ratio=ratio, rope_dim=rope_dim, eps=eps, kv_cache=kv_cache,
-        )  # type: ignore[arg-type] # fmt: skip
+        )  # fmt: skip
     batch, tokens, _ = x.shape
     kv, score, stride = _projected(x, wkv, wgate)
     latent = torch.empty(batch, (ratio - 1 + tokens) // ratio, channels, dtype=x.dtype, device=x.device)

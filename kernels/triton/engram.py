@@ -98,7 +98,7 @@ def engram_ids(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DeviceTable:
-    """An engram table on the device, as stored: a RowTable of codes E4M3 uint8 [rows, C] and scale uint8 [rows, C/32]."""
+    """A RowTable on the device, as stored: codes E4M3 uint8 [rows, C], scale E8M0 uint8 [rows, C/32]."""
 
     codes: Tensor
     scale: Tensor
@@ -244,7 +244,7 @@ def _projected(rows: Tensor, wkv: Tensor | Packed) -> Tensor:
     out = torch.empty(count, height, dtype=rows.dtype, device=rows.device)
     together = token_block(count)
     project_rows[height // 2, count // together](
-        words(wkv.codes), wkv.scale, planes.view(torch.int32), out, M=height, N=width, BM=2, T=together,
+        words(wkv.codes), wkv.scale.view(torch.uint8), planes.view(torch.int32), out, M=height, N=width, BM=2, T=together,
         U=min(32, triton.next_power_of_2(width // 16)), UNROLL=4, ASM=assembly(rows.device), num_warps=1,
     )  # fmt: skip
     return out

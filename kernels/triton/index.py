@@ -146,7 +146,7 @@ def make_queries(
         even, odd = rope_pairs(even, odd, position, frequency, block * 32 % C + 2 * pair, C, R, KIND)
         out = query + row.to(tl.int64) * (H * C) + block * 32
         if MODE > 0:
-            even, odd, scale, byte = fp4_pairs(even[None, :], odd[None, :], False)
+            even, odd, scale, _ = fp4_pairs(even[None, :], odd[None, :], False)
             even = tl.reshape(even * scale, [16])
             odd = tl.reshape(odd * scale, [16])
         tl.store(out + 2 * pair, even.to(KIND))
@@ -173,10 +173,8 @@ def index_query(
 ) -> tuple[Tensor, Tensor]:
     """`reference.index_query` in one launch at decode. wq_b [IH * IC, q_lora_rank] bf16, or as stored."""
     batch, tokens, dim = x.shape
-    packed = isinstance(wq_b, Packed)
-    codes, scales = (wq_b.codes.view(torch.uint8), wq_b.scale.view(torch.uint8)) if packed else (wq_b, wq_b)
+    codes, scales, known = _as_stored(wq_b)
     width, channels = codes.shape[1], codes.shape[0] // heads
-    known = not packed or wq_b.encoding == "fp8_32x32"
     if x.dtype != torch.bfloat16 or activation_quant != "none" or not _whole_blocks(channels) or not known:
         return reference.index_query(
             step, x, query_latent, rope, dense(wq_b, x.dtype), weights_proj, heads=heads, rope_dim=rope_dim,
@@ -193,10 +191,17 @@ def index_query(
     blocks = heads * channels // 32
     make_queries[(count, blocks + heads if project else blocks)](
         latent, codes, scales, x.contiguous(), weights_proj, rope, step.positions, query, weight, tokens, factor,
-        H=heads, C=channels, N=width, D=dim, R=rope_dim, MODE=MODES[kv_cache], K=256, KW=1024, FP8=packed,
-        PROJECT=project, num_warps=4 if project else 1, enable_fp_fusion=False,
+        H=heads, C=channels, N=width, D=dim, R=rope_dim, MODE=MODES[kv_cache], K=256, KW=1024,
+        FP8=codes.dtype == torch.uint8, PROJECT=project, num_warps=4 if project else 1, enable_fp_fusion=False,
     )  # fmt: skip
     return query, weight
+
+
+def _as_stored(weight: Tensor | Packed) -> tuple[Tensor, Tensor, bool]:
+    """The codes and scales of a matrix as bytes, or a plain one twice; and whether the kernels read its encoding."""
+    if isinstance(weight, Packed):
+        return weight.codes.view(torch.uint8), weight.scale.view(torch.uint8), weight.encoding == "fp8_32x32"
+    return weight, weight, True
 
 
 def index_score(
@@ -210,7 +215,7 @@ def index_score(
     block_size: int,
 ) -> Tensor:
     """`reference.index_score` in one launch: f32 [B, T, N], -inf where a group is hidden; N = context // ratio."""
-    batch, tokens, heads, channels = index_query.shape
+    batch, tokens, _, channels = index_query.shape
     count = step.context // ratio
     if index_query.dtype != torch.bfloat16 or not _whole_blocks(channels):
         return reference.index_score(

@@ -212,9 +212,7 @@ def select_candidates(step: Step, index_score: Tensor, *, ratio: int, block_size
     return kept
 
 
-def _rows(
-    step: Step | None, scores: Tensor, out: Tensor, start: int, wanted: int, ratio: int, size: int = 0
-) -> None:
+def _rows(step: Step | None, scores: Tensor, out: Tensor, start: int, wanted: int, ratio: int, size: int = 0) -> None:
     """Select in every row of scores [B, rows, N], those of the tokens from `start` on of out [B, T, width]."""
     batch, rows, count = scores.shape
     items = triton.cdiv(count, size) if size else count
@@ -227,7 +225,12 @@ def _rows(
 
 
 def index_select(
-    step: Step, index_query: Tensor, index_weight: Tensor, index_k: Tensor, candidates: Tensor | None = None, **attrs: Any
+    step: Step,
+    index_query: Tensor,
+    index_weight: Tensor,
+    index_k: Tensor,
+    candidates: Tensor | None = None,
+    **attrs: Any,
 ) -> Tensor:
     """The fused kind: topk int64 [B, T, min(k, N)], in three launches at decode. Attributes as in `kernels.fusion`."""
     return _select(step, index_query, index_weight, index_k, candidates, attrs, 0)[0]

@@ -177,7 +177,115 @@ def prefill(target: str) -> list[Case]:
     ]
 
 
-CASES: list[Callable[[str], list[Case]]] = [prefill]
+def index_path(target: str) -> list[Case]:
+    """Compressor, indexer and selections at decode, and scores of many tokens."""
+    import torch  # noqa: F401
+
+    from dsv41c.kernels.triton import compress, index, radix, score, select
+
+    session = "slots:*i64 positions:*i64"
+    scored = f"query:*bf16 weight:*bf16 keys:*bf16 candidates:*i1 {session}"
+    of_keys = {"H": 32, "HP": 32, "C": 128, "WIDTH": 128, "RATIO": 1, "BLOCK_SIZE": 8, "PACKED": False}
+    chunks = {"RATIO": 1, "BLOCK_SIZE": 8, "LEAST": 256}
+    return [
+        Case(
+            compress.project_rows,
+            words("wkv:*bf16 wgate:*bf16 x:*bf16 raw:*fp32"),
+            {"M": 512, "D": 5120, "GATED": True, "T": 1, "K": 1024},
+            1,
+        ),
+        Case(
+            compress.finish_groups,
+            words(f"kv:*fp32 score:*fp32 stride:i32 tail:*fp32 norm_weight:*fp32 frequency:*fp32 {session}")
+            | words("latent:*bf16 pool:*u8 tokens:i32 capacity:i32 spare:i32 eps:fp32"),
+            {"C": 512, "R": 64, "WIDTH": 288, "RATIO": 2, "MODE": 2},
+            divisible=("stride",),
+        ),
+        Case(
+            index.store_keys,
+            words(f"rows:*bf16 wk:*bf16 k_norm:*fp32 frequency:*fp32 {session} pool:*bf16 capacity:i32 spare:i32")
+            | words("eps:fp32"),
+            {"C": 128, "N": 512, "R": 64, "WIDTH": 128, "RATIO": 2, "MODE": 1, "K": 128, "PROJECT": True},
+            8,
+        ),
+        Case(
+            index.make_queries,
+            words("latent:*bf16 codes:*u8 scales:*u8 x:*bf16 weights_proj:*bf16 frequency:*fp32 positions:*i64")
+            | words("query:*bf16 weight:*bf16 tokens:i32 factor:fp32"),
+            {"H": 32, "C": 128, "N": 1280, "D": 5120, "R": 64, "MODE": 1, "K": 256, "KW": 1024}
+            | {"FP8": True, "PROJECT": True},
+        ),
+        Case(
+            score.score_tiles,
+            words(f"{scored} out:*fp32 capacity:i32 start:i32 tokens:i32 rows:i32 count:i32 blocks:i32")
+            | {"keys": "*u8"},
+            of_keys | {"WIDTH": 68, "PACKED": True, "MASKED": True, "KEYS": False, "BN": 128, "BT": 16},
+        ),
+        Case(
+            select.score_and_count,
+            words(f"{scored} scores:*i16 counts:*i32 capacity:i32 count:i32 blocks:i32"),
+            of_keys | {"MASKED": True, "SOURCE": True, "BN": 64, "LEAST": 256, "STAGES": 4 if target == "sm_90" else 2},
+        ),
+        Case(
+            select.count_lower,
+            words("scores:*i16 positions:*i64 counts:*i32 lower:*i32 above:*i32 count:i32 wanted:i32")
+            | words("wanted_blocks:i32"),
+            chunks,
+        ),
+        Case(
+            select.write_selection,
+            words("scores:*i16 positions:*i64 lower:*i32 above:*i32 topk:*i64 kept:*u8 count:i32 wanted:i32")
+            | words("wanted_blocks:i32 width:i32 blocks:i32"),
+            chunks | {"CHUNKS": 128},
+        ),
+        Case(
+            radix.select_rows,
+            words("scores:*i16 positions:*i64 out:*u8 start:i32 tokens:i32 rows:i32 count:i32 wanted:i32 width:i32"),
+            {"RATIO": 1, "STEPPED": True, "BLOCKS": True, "SIZE": 8, "WIDE": False, "BLOCK": 512},
+        ),
+    ]
+
+
+def entry(target: str) -> list[Case]:
+    """Embedding and engram."""
+    import torch  # noqa: F401
+
+    from dsv41c.kernels.triton import embed, engram
+
+    return [
+        Case(
+            embed.embed_rows,
+            words("ids:*i64 table:*bf16 streams:*bf16 pre:*fp32 rows:i32"),
+            {"D": 5120, "S": 4, "BLOCK": 1024},
+        ),
+        Case(
+            engram.hash_rows,
+            words("ids:*i64 history:*i64 token_map:*i64 multipliers:*i64 primes:*i64 offsets:*i64 slots:*i64")
+            | words("positions:*i64 out:*i64 tokens:i32 pad:i32"),
+            {"N": 4, "E": 2, "COLUMNS": 24, "BT": 16},
+        ),
+        Case(
+            engram.gather_rows,
+            words("ids:*i64 codes:*u8 scale:*u8 out:*bf16 columns:i32 stride:i32 first:i32"),
+            {"C": 256, "BLOCK": 256},
+            1,
+        ),
+        Case(engram.to_planes, words("x:*bf16 planes:*fp16"), {"N": 6144, "BLOCK": 1024}),
+        Case(
+            engram.project_rows,
+            words("codes:*i32 scales:*u8 planes:*i32 out:*bf16"),
+            {"M": 25600, "N": 6144, "BM": 2, "T": 1, "U": 32, "UNROLL": 4, "ASM": target.startswith("sm_")},
+            1,
+        ),
+        Case(
+            engram.gate_streams,
+            words("streams:*bf16 projected:*bf16 q_weight:*fp32 k_weight:*fp32 out:*bf16 gates:*fp32 eps:fp32"),
+            {"S": 4, "D": 5120, "BLOCK": 1024},
+        ),
+    ]
+
+
+CASES: list[Callable[[str], list[Case]]] = [prefill, index_path, entry]
 
 
 def main(target: str) -> int:
