@@ -21,5 +21,8 @@ NATIVE: dict[str, Callable[..., Any]] = {
     "select_topk": select.select_topk,
     "index_candidates": select.index_candidates,
     "index_select": select.index_select,
-    **fused.NATIVE,
+    "attention_input": fused.attention_input,
+    "attention_output": fused.attention_output,
+    "ffn": fused.ffn,
+    "logits": fused.logits,
 }
