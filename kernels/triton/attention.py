@@ -104,16 +104,18 @@ def query_rows(
     sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps,
     M, QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr,
-    D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
+    BATCH: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (1 + M/BM, B): program 0 finishes the mixing of a token; the others, for every block of T tokens, are BM
-    rows of wq_b times the latents, with rope: query [B, M], M = heads * C. BM is even.
+    """Grid (B + B/T * M/BM,): the mixing of each token finished; then, for every block of T tokens, BM rows of wq_b
+    times the latents, with rope: query [B, M], M = heads * C. BM is even.
     """
-    token = tl.program_id(1)
-    if tl.program_id(0) == 0:
-        finish_mix(token, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
-    elif token % T == 0:
-        first = (tl.program_id(0) - 1) * BM
+    program = tl.program_id(0)
+    if program < BATCH:
+        finish_mix(program, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
+    else:
+        blocks = M // BM
+        first = (program - BATCH) % blocks * BM
+        token = (program - BATCH) // blocks * T
         value = rows8(wq_b, wq_b_scale, planes + token * (QL // 2), QL // 2, first, M, QL, BM, T, U, UNROLL, ASM)
         kind = query.dtype.element_ty
         value = value.to(kind).to(tl.float32)

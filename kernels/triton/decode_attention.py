@@ -94,7 +94,7 @@ def _query(
     rows, block = wq_b.codes.shape[0], token_block(batch)
     tile = tile8(low, rows, tokens=block)
     query = torch.empty(batch, 1, heads, rows // heads, dtype=given.normed.dtype, device=planes.device)
-    attention.query_rows[1 + rows // tile.rows, batch](
+    attention.query_rows[batch + batch // block * (rows // tile.rows),](
         words(wq_b.codes),
         wq_b.scale,
         planes.view(torch.int32),
@@ -111,6 +111,7 @@ def _query(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=assembly(planes.device),
+        BATCH=batch,
         D=given.normed.shape[2],
         S=given.pre.shape[2],
         SLICES=given.slices,

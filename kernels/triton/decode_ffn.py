@@ -145,7 +145,7 @@ def _route(
     )
     block, limit = token_block(batch), attrs["shared_expert_limit"]
     tile = tile8(dim, 1, tokens=block)
-    experts.route_rows[count + inter, batch](
+    experts.route_rows[batch * count + batch // block * inter,](
         gate,
         bias,
         given.normed,

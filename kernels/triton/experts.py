@@ -25,16 +25,16 @@ def route_rows(
     E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr,
     T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """The router, and what does not wait for it. Grid (E + INTER, B): the first E programs of a token score an expert
+    """The router, and what does not wait for it. Grid (B * E + B/T * INTER,): E programs of each token score an expert
     each, and the last of them picks A; then rows of w1 and w3 of the shared expert, for every block of T tokens.
 
     scores f32 [B, E] (scratch); weights f32 and ids int64 [B, A], best first, ties to the lower id; order int32 [B * A]
     (for B above 1): the pairs by expert. hidden8: planes8 [B, INTER]; counters int32 [B + 1], 0.
     """
     program = tl.program_id(0)
-    token = tl.program_id(1)
-    if program < E:
-        expert = program
+    if program < BATCH * E:
+        token = program // E
+        expert = program % E
         logit = rows16(gate, normed + token * D, expert, E, D, D, 1, 1, K, UNROLL) / gate_temp
         # softplus as log1p(exp(x)): past 20 it is x, and below, log(1 + e) loses e where it is small.
         grown = tl.exp(tl.minimum(logit, 20.0))
@@ -47,12 +47,13 @@ def route_rows(
             if BATCH > 1:
                 if arrive_last(counters + BATCH, BATCH - 1):
                     _sort(ids, order, BATCH * A)
-    elif token % T == 0:
-        row = program - E
-        x8 = planes8 + token * (D // 2)
+    else:
+        row = (program - BATCH * E) % INTER
+        start = (program - BATCH * E) // INTER * T
+        x8 = planes8 + start * (D // 2)
         first = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, 1, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
         up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, 1, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
-        tokens = (token + tl.arange(0, T))[None, :]
+        tokens = (start + tl.arange(0, T))[None, :]
         value = _swiglu(first, up, limit, LIMITED).to(KIND).to(tl.float32)
         store_planes8(hidden8 + tokens * INTER, row, value, tokens >= 0, INTER)
 

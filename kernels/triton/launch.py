@@ -39,7 +39,7 @@ _BATCHED8 = {
     5120: Tile(2, 32, 2),
     8192: Tile(2, 32, 1),
 }
-_TILES4 = {5120: Tile(1, 32, 5), 13824: Tile(2, 16, 9)}
+_TILES4 = {5120: Tile(1, 32, 5), 13824: Tile(1, 32, 14)}
 
 
 def tile8(columns: int, *counts: int, tokens: int = 1) -> Tile:
