@@ -24,7 +24,7 @@ from dsv41c.kernels.triton.launch import (
 
 
 class _Chosen(NamedTuple):
-    """What the router's launch leaves: weights f32 and ids int64 [B, active], pairs by expert, the shared hidden row."""
+    """What the router leaves: weights f32 and ids int64 [B, active], the pairs by expert, the shared hidden rows."""
 
     weights: Tensor
     ids: Tensor
@@ -89,7 +89,7 @@ def _hidden(
 ) -> tuple[Tensor, Tensor]:
     """The inputs of w2 in planes4 [B, active * inter], and the shared expert's output f32 [B, D]."""
     batch, _, dim = given.normed.shape
-    inter, active, limit, device = w1.codes.shape[1], attrs["route_active"], attrs["experts_limit"], shared_w2.scale.device
+    inter, active, limit, device = w1.codes.shape[1], attrs["route_active"], attrs["experts_limit"], w1.codes.device
     hidden4 = torch.empty(batch, active * inter, dtype=torch.float16, device=device)
     shared = torch.empty(batch, dim, dtype=torch.float32, device=device)
     block, tile = token_block(batch), tile4(dim, 1)

@@ -23,7 +23,8 @@ def route_rows(
     gate, bias, normed, counters, scores, weights, ids, order, gate_temp, route_scale,
     s1, s1_scale, s3, s3_scale, planes8, hidden8, limit,
     E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr,
-    T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
+    T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
     """The router, and what does not wait for it. Grid (B * E + B/T * INTER,): E programs of each token score an expert
     each, and the last of them picks A; then rows of w1 and w3 of the shared expert, for every block of T tokens.
@@ -44,7 +45,7 @@ def route_rows(
         tl.store(scores + token * E + expert + tl.zeros([1, 1], tl.int32), score)
         if arrive_last(counters + token, E - 1):
             _pick(scores + token * E, bias, weights + token * A, ids + token * A, route_scale, E, A)
-            if BATCH > 1:
+            if BATCH > 1:  # noqa: SIM102 - a branch of the compiler's and one of the device's
                 if arrive_last(counters + BATCH, BATCH - 1):
                     _sort(ids, order, BATCH * A)
     else:
