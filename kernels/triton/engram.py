@@ -236,7 +236,7 @@ def engram_gate(
 def _projected(rows: Tensor, wkv: Tensor | Packed) -> Tensor:
     """wkv x, bf16 [rows, M], of rows bf16 [rows, N]."""
     count, width = rows.shape
-    if count > DECODE_ROWS or not isinstance(wkv, Packed) or not is_fp8(wkv):
+    if count > DECODE_ROWS or not isinstance(wkv, Packed) or not is_fp8(wkv) or wkv.codes.shape[0] % 2:
         return matmul(rows, wkv, rows.dtype)
     height = wkv.codes.shape[0]
     planes = torch.empty(count, width, dtype=torch.float16, device=rows.device)
@@ -244,7 +244,7 @@ def _projected(rows: Tensor, wkv: Tensor | Packed) -> Tensor:
     out = torch.empty(count, height, dtype=rows.dtype, device=rows.device)
     together = token_block(count)
     project_rows[height // 2, count // together](
-        words(wkv.codes), wkv.scale.view(torch.uint8), planes.view(torch.int32), out, M=height, N=width, BM=2, T=together,
-        U=min(32, triton.next_power_of_2(width // 16)), UNROLL=4, ASM=assembly(rows.device), num_warps=1,
+        words(wkv.codes), wkv.scale.view(torch.uint8), planes.view(torch.int32), out, M=height, N=width, BM=2,
+        T=together, U=min(32, triton.next_power_of_2(width // 16)), UNROLL=4, ASM=assembly(rows.device), num_warps=1,
     )  # fmt: skip
     return out
