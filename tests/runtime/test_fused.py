@@ -103,6 +103,12 @@ def test_calls_out_of_order_are_named() -> None:
         _ = kernels.blend
 
 
+@pytest.mark.parametrize("chunk", [60, 17])
+def test_the_exact_tail_of_a_prompt_is_that_of_single_calls(chunk: int) -> None:
+    with engine().open() as session, unfused().open() as twin:
+        assert torch.equal(session.feed(ids()[:60], chunk=chunk), twin.feed(ids()[:60], chunk=chunk))
+
+
 # --- which kernels ----------------------------------------------------------------------------------------------------
 
 
