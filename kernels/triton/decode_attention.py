@@ -11,7 +11,7 @@ from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import attention
 from dsv41c.kernels.triton.decode_input import SublayerInput
-from dsv41c.kernels.triton.launch import assembly, language_type, power, tile8, token_block, words
+from dsv41c.kernels.triton.launch import assembly, language_type, power, scales, tile8, token_block, words
 
 _KEYS = 32  # keys of a split
 _WARPS = 4
@@ -45,9 +45,9 @@ def attention_input(
     raw = torch.empty(batch, low + channels, dtype=torch.float32, device=device)
     attention.input_rows[(low + channels) // tile.rows, batch // block](
         words(query_wq_a.codes),
-        query_wq_a.scale,
+        scales(query_wq_a),
         words(window_rows_wkv.codes),
-        window_rows_wkv.scale,
+        scales(window_rows_wkv),
         given.planes8.view(torch.int32),
         raw,
         QL=low,
@@ -96,7 +96,7 @@ def _query(
     query = torch.empty(batch, 1, heads, rows // heads, dtype=given.normed.dtype, device=planes.device)
     attention.query_rows[batch + batch // block * (rows // tile.rows),](
         words(wq_b.codes),
-        wq_b.scale,
+        scales(wq_b),
         planes.view(torch.int32),
         rope,
         step.positions,
@@ -148,7 +148,7 @@ def attention_output(
     tile = tile8(columns, width // groups, tokens=block)
     attention.low_rank_rows[width // tile.rows, batch // block](
         words(output_wo_a.codes),
-        output_wo_a.scale,
+        scales(output_wo_a),
         planes.view(torch.int32),
         low,
         width,
@@ -169,7 +169,7 @@ def attention_output(
     tile = tile8(width, dim, tokens=block)
     attention.output_rows[dim // tile.rows, batch // block](
         words(output_wo_b.codes),
-        output_wo_b.scale,
+        scales(output_wo_b),
         low.view(torch.int32),
         streams,
         post,

@@ -16,6 +16,7 @@ from dsv41c.kernels.triton.launch import (
     counters,
     language_type,
     power,
+    scales,
     tile4,
     tile8,
     token_block,
@@ -62,7 +63,7 @@ def ffn(
     blocks = dim // tile.rows
     experts.down_rows[(blocks, batch) if batch == 1 else (batch, blocks)](
         words(experts_w2.codes),
-        experts_w2.scale,
+        scales(experts_w2),
         hidden4.view(torch.int32),
         chosen.ids,
         shared,
@@ -96,9 +97,9 @@ def _hidden(
     tile_shared = tile8(inter, dim, tokens=block)
     experts.hidden_rows[batch + batch * active * inter + batch // block * (dim // tile_shared.rows),](
         words(w1.codes),
-        w1.scale,
+        scales(w1),
         words(w3.codes),
-        w3.scale,
+        scales(w3),
         given.planes4.view(torch.int32),
         chosen.weights,
         chosen.ids,
@@ -106,7 +107,7 @@ def _hidden(
         hidden4,
         limit,
         words(shared_w2.codes),
-        shared_w2.scale,
+        scales(shared_w2),
         chosen.hidden8.view(torch.int32),
         shared,
         *given.finishing,
@@ -131,9 +132,7 @@ def _hidden(
     return hidden4, shared
 
 
-def _route(
-    given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Packed, attrs: dict[str, Any]
-) -> _Chosen:
+def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Packed, attrs: dict[str, Any]) -> _Chosen:
     """Choose experts; the shared expert's hidden row comes from the same launch."""
     batch, _, dim = given.normed.shape
     count, active, device, inter = gate.shape[0], attrs["route_active"], gate.device, w1.codes.shape[0]
@@ -157,9 +156,9 @@ def _route(
         attrs["route_gate_temp"],
         attrs["route_route_scale"],
         words(w1.codes),
-        w1.scale,
+        scales(w1),
         words(w3.codes),
-        w3.scale,
+        scales(w3),
         given.planes8.view(torch.int32),
         chosen.hidden8,
         limit,

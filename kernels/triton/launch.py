@@ -94,6 +94,11 @@ def words(codes: Tensor) -> Tensor:
     return codes.view(torch.int32)
 
 
+def scales(weight: Packed | Stacked) -> Tensor:
+    """The scales of a quantised weight as bytes; the same memory."""
+    return weight.scale.view(torch.uint8)
+
+
 def language_type(dtype: torch.dtype) -> Any:
     """Triton's name of bf16 or f32."""
     return {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}[dtype]

@@ -1,15 +1,15 @@
 """Rows of quantised matrices times vectors, for a handful of tokens: what every decode kernel here is made of.
 
-Weights are read once, as stored, 16 bytes a load: a unit of 16 E4M3 codes, or a group of 32 E2M1 codes under one scale.
-A vector x is stored by its producer as *planes*: fp16 pairs, the pairs that meet one load's codes a plane apart, so that
-the lanes of a warp read each plane without gaps.
+Weights are read once, as stored, 16 bytes a load: a unit of 16 E4M3 codes, or a group of 32 E2M1 codes, which has one
+scale. A vector x is stored by its producer as *planes*: fp16 pairs, the pairs that meet one load's codes a plane apart,
+so that the lanes of a warp read each plane without gaps.
 
 - `planes8`, for E4M3 rows of N columns: pair i of unit u at [i, u], i in 0..7, u in 0..N/16-1.
 - `planes4`, for E2M1 rows: pair p of group g at [p, g], p in 0..15, g in 0..N/32-1. The pairs of a word of eight codes
   are the columns (0,2) (4,6) (1,3) (5,7): what masks and shifts leave side by side.
 
-Products are made in fp16 pairs, four or eight a chain, and added up in fp32 (`ASM`, sm_89 and later); everywhere else in
-fp32 throughout. Codes are decoded by integer arithmetic or by instructions that know the OCP formats, so that hardware
+Products are made in fp16 pairs, four a chain, and added up in fp32 (`ASM`, sm_89 and later); everywhere else in fp32
+throughout. Codes are decoded by integer arithmetic or by instructions that know the OCP formats, so that hardware
 with another FP8 (gfx942) reads them right. x is scaled by a power of two first, which keeps chains in range: for E4M3
 2^-4, as codes reach 448; for E2M1 a factor of its own, as codes are small and x may be.
 """
