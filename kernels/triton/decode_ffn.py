@@ -22,6 +22,9 @@ from dsv41c.kernels.triton.launch import (
     token_block,
     words,
 )
+from dsv41c.kernels.triton.matmul import vendor_product
+
+_HEAD_PRODUCT = 4  # sessions from which on the library's matrix product reads the head faster
 
 
 class _Chosen(NamedTuple):
@@ -143,8 +146,8 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         torch.empty(batch, inter, dtype=torch.float16, device=device),
     )
     block, limit = token_block(batch), attrs["shared_expert_limit"]
-    tile = tile8(dim, 1, tokens=block)
-    experts.route_rows[batch * count + batch // block * inter,](
+    tile = tile8(dim, inter, tokens=block)
+    experts.route_rows[batch * count + batch // block * (inter // tile.rows),](
         gate,
         bias,
         given.normed,
@@ -168,6 +171,7 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         D=dim,
         K=min(512, power(dim)),
         INTER=inter,
+        BM=tile.rows,
         T=block,
         U=tile.units,
         UNROLL=tile.unroll,
@@ -183,6 +187,8 @@ def logits(step: Step, streams: Tensor, pre: Tensor, norm_weight: Tensor, head_h
     """Logits f32 [B, 1, V] of one token a row."""
     batch, dim = streams.shape[0], streams.shape[3]
     given = SublayerInput(streams, pre, norm_weight, attrs["norm_eps"])
+    if batch >= _HEAD_PRODUCT and head_head.dtype == torch.bfloat16:
+        return vendor_product(given.normed.flatten(0, 1), head_head, torch.float32, 1)[:, None]
     count, block = head_head.shape[0], token_block(batch)
     result = torch.empty(batch, 1, count, dtype=torch.float32, device=streams.device)
     rows = 4 if block == 1 else 1

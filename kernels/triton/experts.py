@@ -23,11 +23,11 @@ def route_rows(
     gate, bias, normed, counters, scores, weights, ids, order, gate_temp, route_scale,
     s1, s1_scale, s3, s3_scale, planes8, hidden8, limit,
     E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr,
-    T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr, KIND: tl.constexpr,
-    ASM: tl.constexpr,
+    BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr,
+    KIND: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """The router, and what does not wait for it. Grid (B * E + B/T * INTER,): E programs of each token score an expert
-    each, and the last of them picks A; then rows of w1 and w3 of the shared expert, for every block of T tokens.
+    """The router, and what does not wait for it. Grid (B * E + B/T * INTER/BM,): E programs of each token score an
+    expert each, and the last of them picks A; then BM rows of w1 and w3 of the shared expert, for a block of T tokens.
 
     scores f32 [B, E] (scratch); weights f32 and ids int64 [B, A], best first, ties to the lower id; order int32 [B * A]
     (for B above 1): the pairs by expert. hidden8: planes8 [B, INTER]; counters int32 [B + 1], 0.
@@ -49,14 +49,14 @@ def route_rows(
                 if arrive_last(counters + BATCH, BATCH - 1):
                     _sort(ids, order, BATCH * A)
     else:
-        row = (program - BATCH * E) % INTER
-        start = (program - BATCH * E) // INTER * T
+        row = (program - BATCH * E) % (INTER // BM) * BM
+        start = (program - BATCH * E) // (INTER // BM) * T
         x8 = planes8 + start * (D // 2)
-        first = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, 1, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
-        up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, 1, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
+        first = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
+        up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
         tokens = (start + tl.arange(0, T))[None, :]
         value = _swiglu(first, up, limit, LIMITED).to(KIND).to(tl.float32)
-        store_planes8(hidden8 + tokens * INTER, row, value, tokens >= 0, INTER)
+        store_planes8(hidden8 + tokens * INTER, row + tl.arange(0, BM)[:, None], value, tokens >= 0, INTER)
 
 
 @triton.jit
@@ -132,7 +132,7 @@ def hidden_rows(
             slot = tl.load(order + slot)
         at = tl.load(ids + slot) * INTER + row
         planes = planes4 + slot // A * (D // 2)
-        value = _routed(w1, w1_scale, w3, w3_scale, planes, at, limit, D, G, UNROLL, LIMITED, KIND, ASM)
+        value = _routed(w1, w1_scale, w3, w3_scale, planes, at, limit, D, G, UNROLL, LIMITED, KIND, BATCH == 1, ASM)
         weighted = (value * tl.load(weights + slot)).to(KIND).to(tl.float32) * PLANE4_HIDDEN
         column = slot % A * INTER + row + tl.zeros([1, 1], tl.int32)
         store_planes4(hidden4 + slot // A * A * INTER, column, weighted, column >= 0, A * INTER)
@@ -149,9 +149,13 @@ def hidden_rows(
 @triton.jit
 def _routed(
     w1, w1_scale, w3, w3_scale, planes, at, limit, D: tl.constexpr, G: tl.constexpr, UNROLL: tl.constexpr,
-    LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
+    LIMITED: tl.constexpr, KIND: tl.constexpr, ONCE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """SwiGLU of row `at` (int64, over all experts) of w1 and w3, which share the loads of x; fp32 [1, 1]."""
+    """SwiGLU of row `at` (int64, over all experts) of w1 and w3, which share the loads of x; fp32 [1, 1].
+
+    ONCE: no other program reads these rows, so that the cache need not keep them.
+    """
+    EVICT: tl.constexpr = "evict_first" if ONCE else ""
     GROUPS: tl.constexpr = D // 32
     MASKED: tl.constexpr = GROUPS % G != 0
     words = (tl.arange(0, G)[:, None] * 4 + tl.arange(0, 4)[None, :])[None, :, :]
@@ -165,15 +169,15 @@ def _routed(
         group = k * G + tl.arange(0, G)
         inside = group < GROUPS
         if MASKED:
-            p = tl.load(w1 + k * G * 4 + words, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
-            q = tl.load(w3 + k * G * 4 + words, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
-            c1 = tl.load(w1_scale + group, mask=inside, other=0, eviction_policy="evict_first")
-            c3 = tl.load(w3_scale + group, mask=inside, other=0, eviction_policy="evict_first")
+            p = tl.load(w1 + k * G * 4 + words, mask=inside[None, :, None], other=0, eviction_policy=EVICT)
+            q = tl.load(w3 + k * G * 4 + words, mask=inside[None, :, None], other=0, eviction_policy=EVICT)
+            c1 = tl.load(w1_scale + group, mask=inside, other=0, eviction_policy=EVICT)
+            c3 = tl.load(w3_scale + group, mask=inside, other=0, eviction_policy=EVICT)
         else:
-            p = tl.load(w1 + k * G * 4 + words, eviction_policy="evict_first")
-            q = tl.load(w3 + k * G * 4 + words, eviction_policy="evict_first")
-            c1 = tl.load(w1_scale + group, eviction_policy="evict_first")
-            c3 = tl.load(w3_scale + group, eviction_policy="evict_first")
+            p = tl.load(w1 + k * G * 4 + words, eviction_policy=EVICT)
+            q = tl.load(w3 + k * G * 4 + words, eviction_policy=EVICT)
+            c1 = tl.load(w1_scale + group, eviction_policy=EVICT)
+            c3 = tl.load(w3_scale + group, eviction_policy=EVICT)
         x = planes + group[None, None, :]
         mask = inside[None, None, :]
         a1 += dot4(p, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c1)[None, None, :]
@@ -199,6 +203,7 @@ def down_rows(
     else:
         first = tl.program_id(0) * BM
         token = tl.program_id(1)
+    EVICT: tl.constexpr = "" if TOKEN_FIRST else "evict_first"
     GROUPS: tl.constexpr = INTER // 32
     TOTAL: tl.constexpr = A * GROUPS
     MASKED: tl.constexpr = TOTAL % G != 0
@@ -216,8 +221,8 @@ def down_rows(
         expert = tl.load(ids + token * A + choice, mask=inside, other=0)
         at = (expert[None, :] * D + row) * GROUPS + (group - choice * GROUPS)[None, :]
         at4 = at[:, :, None] * 4 + word[None, None, :]
-        words = tl.load(w2 + at4, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
-        scale = tl.load(w2_scale + at, mask=inside[None, :], other=0, eviction_policy="evict_first")
+        words = tl.load(w2 + at4, mask=inside[None, :, None], other=0, eviction_policy=EVICT)
+        scale = tl.load(w2_scale + at, mask=inside[None, :], other=0, eviction_policy=EVICT)
         part = dot4(words, planes + group[None, None, :], TOTAL, inside[None, None, :], BM, G, MASKED, ASM)
         acc += part * e8m0_value(scale)[:, None, :]
     total += tl.sum(acc, 2) * (unit4(ASM) / PLANE4_HIDDEN)

@@ -145,11 +145,11 @@ def matmul(x: Tensor, weight: Packed | Tensor, out_dtype: torch.dtype, groups: i
         if isinstance(weight, Packed):
             weight = dequantise(weight)
         if weight.dtype == torch.bfloat16:
-            return _vendor(x, weight, out_dtype, groups)
+            return vendor_product(x, weight, out_dtype, groups)
     return _native(x, weight, out_dtype, groups)
 
 
-def _vendor(x: Tensor, weight: Tensor, out_dtype: torch.dtype, groups: int) -> Tensor:
+def vendor_product(x: Tensor, weight: Tensor, out_dtype: torch.dtype, groups: int) -> Tensor:
     """`matmul` by the product of the device's own library, for bf16 weights."""
     if groups > 1:
         grouped = torch.unflatten(x, 1, (groups, -1)).transpose(0, 1)
