@@ -58,7 +58,7 @@ def attention_input(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=assembly(device),
-        num_warps=1,
+        num_warps=tile.warps,
     )
     latent = torch.empty(batch, 1, low, dtype=streams.dtype, device=device)
     planes = torch.empty(batch, low, dtype=torch.float16, device=device)
@@ -116,7 +116,7 @@ def _query(
         S=given.pre.shape[2],
         SLICES=given.slices,
         ITERATIONS=given.iterations,
-        num_warps=1,
+        num_warps=tile.warps,
     )
     return query
 
@@ -162,7 +162,7 @@ def attention_output(
         UNROLL=tile.unroll,
         ASM=asm,
         KIND=language_type(query.dtype),
-        num_warps=1,
+        num_warps=tile.warps,
     )
     target = torch.empty_like(streams)
     count, dim = streams.shape[2:]
@@ -183,7 +183,7 @@ def attention_output(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=asm,
-        num_warps=1,
+        num_warps=tile.warps,
     )
     return window_kv, target
 

@@ -21,6 +21,7 @@ class Tile(NamedTuple):
     rows: int
     units: int
     unroll: int
+    warps: int = 1
 
 
 # Tiles by the columns of a matrix, measured on an H200 with every row from memory: E4M3 for one vector and for several,
@@ -57,7 +58,7 @@ def _fitting(tile: Tile | None, units: int, counts: tuple[int, ...]) -> Tile:
     """A tile with rows that divide the counts; one for short rows where none is given."""
     if tile is None:
         tile = Tile(max(1, min(32, _power(128 // units))), min(32, _power(units)), 2)
-    return Tile(min([tile.rows, *(count & -count for count in counts)]), tile.units, tile.unroll)
+    return tile._replace(rows=min([tile.rows, *(count & -count for count in counts)]))
 
 
 def _power(number: int) -> int:
