@@ -13,19 +13,30 @@ def e8m0_value(scale):
 
 
 @triton.jit
+def e4m3_small(code):
+    """2^-8 times the values of E4M3 codes, integers 0 to 255, fp32: placed into fp16. 127 and 255 read as numbers."""
+    byte = code.to(tl.int32)
+    return (((byte & 0x80) << 8) | ((byte & 0x7F) << 7)).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def e4m3_value(code):
-    """The fp32 values of E4M3 codes (any integers), NaN for 127 and 255: placed into fp16, which is 2^8 too small."""
+    """The fp32 values of E4M3 codes (any integers), NaN for 127 and 255."""
     byte = code.to(tl.int32) & 0xFF
-    half = (((byte & 0x80) << 8) | ((byte & 0x7F) << 7)).to(tl.int16).to(tl.float16, bitcast=True)
-    return tl.where((byte & 0x7F) == 0x7F, float("nan"), half.to(tl.float32) * 256.0)
+    return tl.where((byte & 0x7F) == 0x7F, float("nan"), e4m3_small(byte) * 256.0)
+
+
+@triton.jit
+def e2m1_small(code):
+    """2^-14 times the values of E2M1 codes, integers 0 to 15, fp32: placed into fp16."""
+    nibble = code.to(tl.int32)
+    return (((nibble & 0x8) << 12) | ((nibble & 0x7) << 9)).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def e2m1_value(code):
-    """The fp32 values of E2M1 codes, integers 0 to 15: placed into fp16, which is 2^14 too small."""
-    nibble = code.to(tl.int32)
-    half = (((nibble & 0x8) << 12) | ((nibble & 0x7) << 9)).to(tl.int16).to(tl.float16, bitcast=True)
-    return half.to(tl.float32) * 16384.0
+    """The fp32 values of E2M1 codes, integers 0 to 15."""
+    return e2m1_small(code) * 16384.0
 
 
 @triton.jit

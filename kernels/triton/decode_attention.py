@@ -93,8 +93,9 @@ def _query(
     heads = attrs["query_heads"]
     rows, block = wq_b.codes.shape[0], token_block(batch)
     tile = tile8(low, rows, tokens=block)
+    pairs = max(2, tile.rows)  # rope turns pairs of rows
     query = torch.empty(batch, 1, heads, rows // heads, dtype=given.normed.dtype, device=planes.device)
-    attention.query_rows[batch + batch // block * (rows // tile.rows),](
+    attention.query_rows[batch + batch // block * (rows // pairs),](
         words(wq_b.codes),
         scales(wq_b),
         planes.view(torch.int32),
@@ -106,7 +107,7 @@ def _query(
         QL=low,
         C=rows // heads,
         R=attrs["query_rope_dim"],
-        BM=tile.rows,
+        BM=pairs,
         T=block,
         U=tile.units,
         UNROLL=tile.unroll,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv41c.kernels.triton.common import e8m0_value
+from dsv41c.kernels.triton.common import e2m1_small, e4m3_small, e8m0_value
 
 PLANE8_SCALE: tl.constexpr = tl.constexpr(0.0625)
 PLANE8_UNSCALE: tl.constexpr = tl.constexpr(16.0)
@@ -84,39 +84,30 @@ def quad(words, A: tl.constexpr, B: tl.constexpr):
 
 
 @triton.jit
-def _products(w, planes, mask, MASKED: tl.constexpr):
-    """Portable: the sums over the words of pairs w int32 [A, B, 4] times pairs of x at `planes` [1, T, B, 4]."""
+def _products(first, second, planes, mask, MASKED: tl.constexpr):
+    """Portable: the sums of pairs of weights fp32 [A, B, 4, P] times pairs of x, int32 at `planes` [1, T, B, 4, P]."""
     x = tl.load(planes, mask=mask, other=0) if MASKED else tl.load(planes)
-    wl = (w & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)[:, None, :, :]
-    wh = ((w >> 16) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)[:, None, :, :]
-    xl = (x & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    xh = ((x >> 16) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    return tl.sum(wl * xl + wh * xh, 3)
+    low = x.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    high = (x >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return tl.sum(tl.sum(first[:, None, :, :, :] * low + second[:, None, :, :, :] * high, 4), 3)
 
 
 @triton.jit
-def decode8(word, ASM: tl.constexpr):
-    """Two fp16 pairs of four E4M3 codes; `UNIT8` (1, or 256 in portable code) times too small."""
-    if ASM:
-        first, second = tl.inline_asm_elementwise(
-            "{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.rn.f16x2.e4m3x2 $0, l; cvt.rn.f16x2.e4m3x2 $1, h; }",
-            "=r,=r,r",
-            [word],
-            dtype=(tl.int32, tl.int32),
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        low = word & 0xFFFF
-        high = (word >> 16) & 0xFFFF
-        first = ((low & 0x80) << 8) | ((low & 0x7F) << 7) | ((low & 0x8000) << 16) | ((low & 0x7F00) << 15)
-        second = ((high & 0x80) << 8) | ((high & 0x7F) << 7) | ((high & 0x8000) << 16) | ((high & 0x7F00) << 15)
-    return first, second
+def decode8(word):
+    """Two fp16 pairs of four E4M3 codes. Assembly only."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.rn.f16x2.e4m3x2 $0, l; cvt.rn.f16x2.e4m3x2 $1, h; }",
+        "=r,=r,r",
+        [word],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
 
 
 @triton.jit
 def unit8(ASM: tl.constexpr):
-    """What products of `decode8` with a scaled x have to be multiplied by."""
+    """What sums of `dot8` with a scaled x have to be multiplied by."""
     if ASM:
         return PLANE8_UNSCALE
     else:
@@ -140,35 +131,26 @@ def chain8(w0, w1, w2, w3, w4, w5, w6, w7, x0, x1, x2, x3, x4, x5, x6, x7):
 
 
 @triton.jit
-def decode4(word, ASM: tl.constexpr):
-    """Four fp16 pairs of eight E2M1 codes, in plane order; `unit4` times too small."""
-    if ASM:
-        # A nibble s eem becomes the E4M3 byte s00eem00, which is the weight times 2^-6.
-        q0, q1, q2, q3 = tl.inline_asm_elementwise(
-            """{ .reg .b32 t, u, o; .reg .b16 l, h;
-            shr.b32 t, $4, 2; and.b32 t, t, 0x1C1C1C1C; lop3.b32 o, $4, 0x80808080, t, 0xEA;
-            shl.b32 u, $4, 4; shl.b32 t, $4, 2; and.b32 t, t, 0x1C1C1C1C; lop3.b32 u, u, 0x80808080, t, 0xEA;
-            mov.b32 {l, h}, u; cvt.rn.f16x2.e4m3x2 $0, l; cvt.rn.f16x2.e4m3x2 $1, h;
-            mov.b32 {l, h}, o; cvt.rn.f16x2.e4m3x2 $2, l; cvt.rn.f16x2.e4m3x2 $3, h; }""",
-            "=r,=r,=r,=r,r",
-            [word],
-            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        # A nibble s eem becomes the fp16 s00eem000000000 (bits 15 and 11 to 9), which is the weight times 2^-14.
-        q0 = ((word & 0x8) << 12) | ((word & 0x7) << 9) | ((word & 0x800) << 20) | ((word & 0x700) << 17)
-        q2 = ((word & 0x80) << 8) | ((word & 0x70) << 5) | ((word & 0x8000) << 16) | ((word & 0x7000) << 13)
-        high = (word >> 16) & 0xFFFF
-        q1 = ((high & 0x8) << 12) | ((high & 0x7) << 9) | ((high & 0x800) << 20) | ((high & 0x700) << 17)
-        q3 = ((high & 0x80) << 8) | ((high & 0x70) << 5) | ((high & 0x8000) << 16) | ((high & 0x7000) << 13)
-    return q0, q1, q2, q3
+def decode4(word):
+    """Four fp16 pairs of eight E2M1 codes, in plane order, 2^-6 times the values. Assembly only."""
+    # A nibble s eem becomes the E4M3 byte s00eem00, which is the weight times 2^-6.
+    return tl.inline_asm_elementwise(
+        """{ .reg .b32 t, u, o; .reg .b16 l, h;
+        shr.b32 t, $4, 2; and.b32 t, t, 0x1C1C1C1C; lop3.b32 o, $4, 0x80808080, t, 0xEA;
+        shl.b32 u, $4, 4; shl.b32 t, $4, 2; and.b32 t, t, 0x1C1C1C1C; lop3.b32 u, u, 0x80808080, t, 0xEA;
+        mov.b32 {l, h}, u; cvt.rn.f16x2.e4m3x2 $0, l; cvt.rn.f16x2.e4m3x2 $1, h;
+        mov.b32 {l, h}, o; cvt.rn.f16x2.e4m3x2 $2, l; cvt.rn.f16x2.e4m3x2 $3, h; }""",
+        "=r,=r,=r,=r,r",
+        [word],
+        dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
 
 
 @triton.jit
 def unit4(ASM: tl.constexpr):
-    """What products of `decode4` have to be multiplied by."""
+    """What sums of `dot4` have to be multiplied by."""
     if ASM:
         return 64.0
     else:
@@ -207,20 +189,21 @@ def dot4(
     """The sums of 32 products of each group: words int32 [A, B, 4], planes pointers [1, T, B]; fp32 [A, T, B]."""
     if ASM:
         w0, w1, w2, w3 = quad(words, A, B)
-        a0, a1, a2, a3 = decode4(w0, ASM)
-        a4, a5, a6, a7 = decode4(w1, ASM)
+        a0, a1, a2, a3 = decode4(w0)
+        a4, a5, a6, a7 = decode4(w1)
         x0, x1, x2, x3, x4, x5, x6, x7 = _load8(planes, stride, mask, MASKED)
         total = chain8(a0, a1, a2, a3, a4, a5, a6, a7, x0, x1, x2, x3, x4, x5, x6, x7)
-        a0, a1, a2, a3 = decode4(w2, ASM)
-        a4, a5, a6, a7 = decode4(w3, ASM)
+        a0, a1, a2, a3 = decode4(w2)
+        a4, a5, a6, a7 = decode4(w3)
         x0, x1, x2, x3, x4, x5, x6, x7 = _load8(planes + 8 * stride, stride, mask, MASKED)
         total += chain8(a0, a1, a2, a3, a4, a5, a6, a7, x0, x1, x2, x3, x4, x5, x6, x7)
     else:
-        pairs = planes[:, :, :, None] + (tl.arange(0, 4) * (4 * stride))[None, None, None, :]
-        inside = mask[:, :, :, None]
-        a0, a1, a2, a3 = decode4(words, ASM)
-        total = _products(a0, pairs, inside, MASKED) + _products(a1, pairs + stride, inside, MASKED)
-        total += _products(a2, pairs + 2 * stride, inside, MASKED) + _products(a3, pairs + 3 * stride, inside, MASKED)
+        pair = tl.arange(0, 4)
+        place = tl.arange(0, 4)[:, None] * 4 + pair[None, :]
+        code = words[:, :, :, None] >> (pair % 2 * 16 + pair // 2 * 4)[None, None, None, :]
+        at = planes[:, :, :, None, None] + (place * stride)[None, None, None, :, :]
+        first, second = e2m1_small(code & 15), e2m1_small((code >> 8) & 15)
+        total = _products(first, second, at, mask[:, :, :, None, None], MASKED)
     return total
 
 
@@ -232,17 +215,19 @@ def dot8(
     """The sums of 16 products of each unit: words int32 [A, B, 4], planes pointers [1, T, B]; fp32 [A, T, B]."""
     if ASM:
         w0, w1, w2, w3 = quad(words, A, B)
-        a0, a1 = decode8(w0, ASM)
-        a2, a3 = decode8(w1, ASM)
-        a4, a5 = decode8(w2, ASM)
-        a6, a7 = decode8(w3, ASM)
+        a0, a1 = decode8(w0)
+        a2, a3 = decode8(w1)
+        a4, a5 = decode8(w2)
+        a6, a7 = decode8(w3)
         x0, x1, x2, x3, x4, x5, x6, x7 = _load8(planes, stride, mask, MASKED)
         total = chain8(a0, a1, a2, a3, a4, a5, a6, a7, x0, x1, x2, x3, x4, x5, x6, x7)
     else:
-        pairs = planes[:, :, :, None] + (tl.arange(0, 4) * (2 * stride))[None, None, None, :]
-        inside = mask[:, :, :, None]
-        a0, a1 = decode8(words, ASM)
-        total = _products(a0, pairs, inside, MASKED) + _products(a1, pairs + stride, inside, MASKED)
+        pair = tl.arange(0, 2)
+        place = tl.arange(0, 4)[:, None] * 2 + pair[None, :]
+        code = words[:, :, :, None] >> (pair * 16)[None, None, None, :]
+        at = planes[:, :, :, None, None] + (place * stride)[None, None, None, :, :]
+        first, second = e4m3_small(code & 255), e4m3_small((code >> 8) & 255)
+        total = _products(first, second, at, mask[:, :, :, None, None], MASKED)
     return total
 
 
