@@ -20,21 +20,23 @@ from dsv41c.kernels.triton.launch import is_fp4, is_fp8
 MOST_SESSIONS = 32  # sessions of one token each that decode kernels take
 
 
-def _few(rows: Tensor) -> bool:
-    """Whether rows [B, T, ...] are one token of a few sessions."""
-    return rows.shape[1] == 1 and rows.shape[0] <= MOST_SESSIONS
+def _few(rows: Tensor, *widths: int) -> bool:
+    """Whether rows [B, T, ...] are one token of a few sessions, and widths the powers of two that decode wants."""
+    return rows.shape[1] == 1 and rows.shape[0] <= MOST_SESSIONS and all(width & (width - 1) == 0 for width in widths)
 
 
 def attention_input(step: Step, streams: Tensor, pre: Tensor, *weights: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """pre, post, comb, normed, query, query_latent, window_rows."""
-    if _few(streams) and is_fp8(weights[5], weights[7], weights[9]):  # wq_a, wq_b, wkv
+    widths = streams.shape[2], weights[10].shape[0]  # kv_norm has the channels
+    if _few(streams, *widths) and is_fp8(weights[5], weights[7], weights[9]):  # wq_a, wq_b, wkv
         return decode_attention.attention_input(step, streams, pre, *weights, **attrs)
     return prefill_fused.attention_input_rows(step, streams, pre, *weights, **attrs)
 
 
 def attention_output(step: Step, query: Tensor, *others: Any, **named: Any) -> tuple[Tensor, Tensor]:
     """window_kv, streams."""
-    if _few(query) and is_fp8(*others[-2:]):  # wo_a, wo_b
+    streams = others[2]
+    if _few(query, query.shape[3], streams.shape[2]) and is_fp8(*others[-2:]):  # wo_a, wo_b
         return decode_attention.attention_output(step, query, *others, **named)
     return prefill_fused.attention_output_rows(step, query, *others, **named)
 
@@ -45,7 +47,7 @@ def ffn(step: Step, streams: Tensor, pre: Tensor, *weights: Any, **attrs: Any) -
     if not is_fp4(*routed):
         composed = compose(FUSED["ffn"], kernels_for("cuda", "static"))
         return composed(step, streams, pre, *weights, **attrs)  # type: ignore[no-any-return]
-    if _few(streams) and is_fp8(*shared):
+    if _few(streams, streams.shape[2]) and is_fp8(*shared):
         return decode_ffn.ffn(step, streams, pre, *weights, **attrs)
     return prefill_fused.ffn_rows(step, streams, pre, *weights, **attrs)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dsv41c.kernels.reference.encodings import Packed, Stacked
+from dsv41c.kernels.reference.fake_quant import fake_fp4_e4m3, fake_fp8
 from dsv41c.kernels.reference.rows import pack
 from dsv41c.kernels.step import Step
 
@@ -111,8 +112,6 @@ def output_case(
     """Arguments of `attention_output` behind the step; about a third of the selection is -1."""
     rows = make.normal(slots, w.window, w.head_dim, dtype=torch.bfloat16)
     groups = make.normal(slots, capacity, w.head_dim, dtype=torch.bfloat16)
-    from dsv41c.kernels.reference.fake_quant import fake_fp4_e4m3, fake_fp8
-
     rows, groups, own = fake_fp8(rows), fake_fp4_e4m3(groups), make.normal(batch, 1, w.head_dim, dtype=torch.bfloat16)
     given: list[Any] = [
         make.normal(batch, 1, w.heads, w.head_dim, dtype=torch.bfloat16),
@@ -135,8 +134,8 @@ def output_case(
         "output_activation_quant": "none",
     }
     if ratio:
-        picked = torch.stack([torch.randperm(capacity, generator=torch.Generator().manual_seed(b))[:selected] for b in range(batch)])
-        picked = picked.to(make.device)
+        seeds = [torch.Generator().manual_seed(number) for number in range(batch)]
+        picked = torch.stack([torch.randperm(capacity, generator=seed)[:selected] for seed in seeds]).to(make.device)
         picked = torch.where(make.integers(0, 3, batch, selected) == 0, -1, picked)[:, None]
         named |= {"compress_kv": pack("compress_kv", groups) if packed else groups, "topk": picked}
     return given, named
@@ -145,7 +144,8 @@ def output_case(
 def ffn_case(make: Maker, w: Widths, batch: int, *, limit: float = 2.0) -> tuple[list[Any], dict[str, Any]]:
     """Arguments of `ffn` behind the step."""
     given, attrs = input_case(make, w, batch)
-    given = given[:6] + [
+    given = [
+        *given[:6],
         make.normal(w.experts, w.dim, scale=w.dim**-0.5, dtype=torch.bfloat16),
         make.normal(w.experts, scale=0.1),
         make.fp4(w.experts, w.inter, w.dim),

@@ -320,6 +320,19 @@ def test_experts_that_are_not_packed(no_decode, monkeypatch):
     check("ffn", step_of([3]), given, attrs)
 
 
+@pytest.mark.parametrize(
+    "widths", [replace(WIDTHS, head_dim=96), replace(WIDTHS, streams=3)], ids=["channels", "streams"]
+)
+def test_widths_that_are_not_powers_of_two(no_decode, widths):
+    given, attrs = input_case(Maker(25), widths, 1)
+    check("attention_input", step_of([3]), given, attrs)
+    given, named = output_case(Maker(26), widths, 1, ratio=1, selected=3, capacity=60, packed=True)
+    check("attention_output", step_of([20]), given, named)
+    if widths.streams == 3:
+        given, attrs = ffn_case(Maker(27), widths, 1)
+        check("ffn", step_of([3]), given, attrs)
+
+
 def test_many_sessions(no_decode):
     batch = fused.MOST_SESSIONS + 1
     given, attrs = logits_case(Maker(24), WIDTHS, batch)

@@ -9,6 +9,7 @@ import pytest
 from dsv41c.kernels.fusion import CALLS, FUSED, NATIVE, NATIVE_VARIANT
 from dsv41c.kernels.registry import find_kernel, kernels_for
 from dsv41c.kernels.triton import NATIVE as KERNELS
+from dsv41c.kernels.triton import decode_attention, decode_ffn, prefill_fused
 
 
 @pytest.mark.parametrize("family", NATIVE_VARIANT)
@@ -21,6 +22,15 @@ def test_registry_and_data_agree(family: str) -> None:
         assert getattr(kernels, kind) is find_kernel(kind, family, "triton") is expected, kind
 
 
+# The native kernels of a fused kind pass arguments on, by place, to one of these.
+BEHIND = {
+    "attention_input": (decode_attention.attention_input, prefill_fused.attention_input_rows),
+    "attention_output": (decode_attention.attention_output, prefill_fused.attention_output_rows),
+    "ffn": (decode_ffn.ffn, prefill_fused.ffn_rows),
+    "logits": (decode_ffn.logits, prefill_fused.logits_rows),
+}
+
+
 @pytest.mark.parametrize("kind", KERNELS)
 def test_calls_by_the_convention_fit(kind: str) -> None:
     """A native kernel can be called as generated code does."""
@@ -28,11 +38,13 @@ def test_calls_by_the_convention_fit(kind: str) -> None:
     required = [port.name for port in entry.reads if not port.optional]
     optional = [port.name for port in entry.reads if port.optional]
     named = [*optional, *entry.optional_weights, *entry.attrs]
-    signature = inspect.signature(KERNELS[kind])
     places = ["step"] * entry.uses_step + required + list(entry.weights)
-    bound = signature.bind(*places, **{name: name for name in named})
-    names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert names[: entry.uses_step + len(required)] == places[: entry.uses_step + len(required)]
-    if kind in FUSED:
-        assert all(bound.arguments.get(weight) == weight for weight in entry.weights)
-    signature.bind(*places, **{name: name for name in entry.attrs})  # without what is optional
+    inspect.signature(KERNELS[kind]).bind(*places, **{name: name for name in named})
+    for kernel in BEHIND[kind] if kind in FUSED else (KERNELS[kind],):
+        signature = inspect.signature(kernel)
+        bound = signature.bind(*places, **{name: name for name in named})
+        names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        assert names[: entry.uses_step + len(required)] == places[: entry.uses_step + len(required)]
+        if kind in FUSED:
+            assert all(bound.arguments.get(weight) == weight for weight in entry.weights)
+        signature.bind(*places, **{name: name for name in entry.attrs})  # without what is optional
