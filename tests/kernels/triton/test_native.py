@@ -40,7 +40,7 @@ def test_calls_by_the_convention_fit(kind: str) -> None:
     named = [*optional, *entry.optional_weights, *entry.attrs]
     places = ["step"] * entry.uses_step + required + list(entry.weights)
     inspect.signature(KERNELS[kind]).bind(*places, **{name: name for name in named})
-    for kernel in BEHIND[kind] if kind in FUSED else (KERNELS[kind],):
+    for kernel in BEHIND.get(kind, (KERNELS[kind],)):
         signature = inspect.signature(kernel)
         bound = signature.bind(*places, **{name: name for name in named})
         names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
