@@ -12,9 +12,8 @@ from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import attention
 from dsv41c.kernels.triton.decode_input import SublayerInput
 from dsv41c.kernels.triton.launch import assembly, language_type, power, scales, tile8, token_block, words
+from dsv41c.kernels.triton.target import AMD_SHARED, shared_memory
 
-_KEYS = 32  # keys of a split
-_WARPS = 4
 _HEADS = 16  # heads of a program, the fewest that a matrix product takes
 
 
@@ -202,7 +201,9 @@ def _attend(
     batch, _, heads, channels = query.shape
     window, device = attrs["attend_window"], query.device
     selected = topk.shape[2] if topk is not None else 0
-    splits = -(-window // _KEYS) + -(-selected // _KEYS)
+    # One session fills a GPU with small splits only; AMD has no room for large ones.
+    keys, warps = (64, 8) if batch >= 4 and shared_memory(device) > AMD_SHARED else (32, 4)
+    splits = -(-window // keys) + -(-selected // keys)
     packed = window_kv.dtype == torch.uint8
     best = torch.empty(2, batch, splits, heads, dtype=torch.float32, device=device)
     value = torch.empty(batch, splits, heads, channels, dtype=torch.float32, device=device)
@@ -226,10 +227,10 @@ def _attend(
         W=window,
         C=channels,
         HEADS=_HEADS,
-        KEYS=_KEYS,
+        KEYS=keys,
         PACKED=packed,
         SELECTED=topk is not None,
-        num_warps=_WARPS,
+        num_warps=warps,
     )
     planes = torch.empty(batch, heads * channels, dtype=torch.float16, device=device)
     attention.attend_join[heads + 1, batch](

@@ -11,7 +11,6 @@ from dsv41c.kernels.triton import boundary
 from dsv41c.kernels.triton.launch import power
 
 _SLICE = 64  # channels of every stream that a program of the mixing sums takes
-_WARPS = 16
 
 
 class SublayerInput:
@@ -65,5 +64,5 @@ class SublayerInput:
             BLOCK=power(dim),
             PLANES8=mix is not None,
             PLANES4=planes4,
-            num_warps=_WARPS if dim > 2048 else 4,
+            num_warps=8 if dim > 2048 else 4,
         )

@@ -239,28 +239,90 @@ def rows8(
     """Rows first to first+BM-1 of an E4M3 matrix with scales per 32x32, times T vectors; fp32 [BM, T].
 
     `codes` int32 pointer [M, N/4]; `scales` uint8 pointer [M/32, N/32]; `planes` int32 pointer, vectors `stride` words
-    apart.
-    BM divides 32; `first` is a multiple of BM. Rows past M repeat the last one.
+    apart; T at most 8. BM divides 32; `first` is a multiple of BM. Rows past M repeat the last one.
     """
     UNITS: tl.constexpr = N // 16
     MASKED: tl.constexpr = UNITS % U != 0
     row = tl.minimum(first + tl.arange(0, BM), M - 1)
     srow = scales + first // 32 * ((N + 31) // 32)
-    word = tl.arange(0, 4)
-    token = tl.arange(0, T)[None, :, None] * stride
-    acc = tl.zeros([BM, T, U], tl.float32)
+    if ASM and T > 1:
+        total = _several8(codes, srow, planes, stride, row, N, BM, T, U, UNROLL)
+    else:
+        token = tl.arange(0, T)[None, :, None] * stride
+        acc = tl.zeros([BM, T, U], tl.float32)
+        for k in tl.range(0, (UNITS + U - 1) // U, loop_unroll_factor=UNROLL):
+            unit = k * U + tl.arange(0, U)
+            words, scale = _units(codes, srow, row, unit, N, MASKED)
+            at = planes + token + unit[None, None, :]
+            acc += dot8(words, at, UNITS, (unit < UNITS)[None, None, :], BM, U, MASKED, ASM) * scale[None, None, :]
+        total = tl.sum(acc, 2)
+    return total * unit8(ASM)
+
+
+@triton.jit
+def _units(codes, srow, row, unit, N: tl.constexpr, MASKED: tl.constexpr):
+    """Units of rows, int32 [BM, U, 4], and their scales, fp32 [U]."""
+    place = row[:, None, None] * (N // 4) + (unit[:, None] * 4 + tl.arange(0, 4)[None, :])[None, :, :]
+    if MASKED:
+        inside = unit < N // 16
+        words = tl.load(codes + place, mask=inside[None, :, None], other=0, eviction_policy="evict_first")
+        scale = tl.load(srow + unit // 2, mask=inside, other=0)
+    else:
+        words = tl.load(codes + place, eviction_policy="evict_first")
+        scale = tl.load(srow + unit // 2)
+    return words, e8m0_value(scale)
+
+
+@triton.jit
+def _token8(w0, w1, w2, w3, w4, w5, w6, w7, at, scale, stride: tl.constexpr, mask, MASKED: tl.constexpr):
+    """Decoded units [BM, 1, U] times those of one vector."""
+    x0, x1, x2, x3, x4, x5, x6, x7 = _load8(at, stride, mask, MASKED)
+    return chain8(w0, w1, w2, w3, w4, w5, w6, w7, x0, x1, x2, x3, x4, x5, x6, x7) * scale
+
+
+@triton.jit
+def _several8(
+    codes, srow, planes, stride, row, N: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
+    UNROLL: tl.constexpr,
+):  # fmt: skip
+    """`rows8` by assembly for 2, 4 or 8 vectors; fp32 [BM, T].
+
+    Weights are decoded once and stay in registers while one vector after the other passes. With all vectors in one
+    tensor their loads get a layout of their own, and every step goes through shared memory to leave it.
+    """
+    UNITS: tl.constexpr = N // 16
+    MASKED: tl.constexpr = UNITS % U != 0
+    a0 = tl.zeros([BM, 1, U], tl.float32)
+    a1, a2, a3, a4, a5, a6, a7 = a0, a0, a0, a0, a0, a0, a0
     for k in tl.range(0, (UNITS + U - 1) // U, loop_unroll_factor=UNROLL):
         unit = k * U + tl.arange(0, U)
-        place = row[:, None, None] * (N // 4) + (unit[:, None] * 4 + word[None, :])[None, :, :]
-        if MASKED:
-            words = tl.load(codes + place, mask=(unit < UNITS)[None, :, None], other=0, eviction_policy="evict_first")
-            scale = e8m0_value(tl.load(srow + unit // 2, mask=unit < UNITS, other=0))
-        else:
-            words = tl.load(codes + place, eviction_policy="evict_first")
-            scale = e8m0_value(tl.load(srow + unit // 2))
-        at = planes + token + unit[None, None, :]
-        acc += dot8(words, at, UNITS, (unit < UNITS)[None, None, :], BM, U, MASKED, ASM) * scale[None, None, :]
-    return tl.sum(acc, 2) * unit8(ASM)
+        words, step = _units(codes, srow, row, unit, N, MASKED)
+        scale = step[None, None, :]
+        v0, v1, v2, v3 = quad(words, BM, U)
+        w0, w1 = decode8(v0)
+        w2, w3 = decode8(v1)
+        w4, w5 = decode8(v2)
+        w6, w7 = decode8(v3)
+        at = planes + unit[None, None, :]
+        mask = (unit < UNITS)[None, None, :]
+        a0 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at, scale, UNITS, mask, MASKED)
+        a1 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + stride, scale, UNITS, mask, MASKED)
+        if T > 2:
+            a2 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 2 * stride, scale, UNITS, mask, MASKED)
+            a3 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 3 * stride, scale, UNITS, mask, MASKED)
+        if T > 4:
+            a4 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 4 * stride, scale, UNITS, mask, MASKED)
+            a5 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 5 * stride, scale, UNITS, mask, MASKED)
+            a6 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 6 * stride, scale, UNITS, mask, MASKED)
+            a7 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 7 * stride, scale, UNITS, mask, MASKED)
+    even, odd = tl.sum(a0, 2), tl.sum(a1, 2)
+    if T > 4:  # the axis joined last is the lowest bit of the vector's number
+        even = tl.join(tl.join(even, tl.sum(a4, 2)), tl.join(tl.sum(a2, 2), tl.sum(a6, 2)))
+        odd = tl.join(tl.join(odd, tl.sum(a5, 2)), tl.join(tl.sum(a3, 2), tl.sum(a7, 2)))
+    elif T > 2:
+        even = tl.join(even, tl.sum(a2, 2))
+        odd = tl.join(odd, tl.sum(a3, 2))
+    return tl.reshape(tl.join(even, odd), [BM, T])
 
 
 @triton.jit

@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Memory:
-    """Bytes: of weights and state by the manifest, allocated once these are there, and at most in the whole run."""
+    """Bytes: of weights and state by the manifest, allocated once these are there, and at most with graphs for a cell."""
 
     predicted: int
     held: int | None = None
@@ -132,6 +132,7 @@ class _Bench:
     def cell(self, cell: Cell, name: str) -> CellResult:
         """Measure a cell, then the bandwidth again."""
         self.say(f"measuring {name} ...")
+        self.bandwidth.release()  # its buffers are no part of what the plan needs
         slots = [session.slot for session in self.sessions]
         for session in self.sessions[: cell.batch]:
             session.length = cell.context
@@ -148,8 +149,6 @@ class _Bench:
 
     def finish(self) -> None:
         """The rate of matrix products, where prompts are held against it, and the peak."""
-        if self.clock.events:
-            self._peak(torch.cuda.max_memory_allocated(self.clock.place))
         if self.result.prompts:
             host = not self.clock.events
             dtype = torch.bfloat16 if self.plan.manifest.numerics.compute == "bf16" else torch.float32
