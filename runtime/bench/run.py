@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Memory:
-    """Bytes: of weights and state by the manifest, allocated once these are there, at most with the graphs of a cell."""
+    """Bytes: of weights and state by the manifest, held once these are there, at most with graphs of a cell."""
 
     predicted: int
     held: int | None = None
