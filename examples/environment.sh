@@ -24,7 +24,7 @@ if ! has dsv41c; then
   echo "installing dsv41c" >&2
   "$venv/bin/python" -m pip install --quiet --editable .
 fi
-if [ "$extra" = dev ] && ! has pytest xdist hypothesis jsonschema mypy importlinter build; then
+if [ "$extra" = dev ] && ! has pytest xdist hypothesis jsonschema mypy importlinter build $([ "$(uname)" != Linux ] || echo triton); then
   echo "installing what the tests need" >&2
   "$venv/bin/python" -m pip install --quiet --editable ".[dev]"
 fi
