@@ -15,10 +15,10 @@ def ranges(
 ) -> list[range]:
     """Ranges of region indices that cover all regions, in order; none for `off`.
 
-    `layer`: each region alone; `every:N`: N layers together, embedding and head alone; `all`: everything. A range ends
-    before a region that reads a mapped table at ids which the range itself computes: rows come from the host, so the
-    ids have to be there before the work starts that uses them. `staged`: the regions whose tables are mapped, by id;
-    None for all.
+    `layer`: each layer alone; `every:N`: N layers together; `all`: everything. Embedding and head go with the layer
+    beside them, since every graph more costs the time of its start. A range ends before a region that reads a mapped
+    table at ids which the range itself computes: rows come from the host, so the ids have to be there before the work
+    starts that uses them. `staged`: the regions whose tables are mapped, by id; None for all.
     """
     if capture == "off":
         return []
@@ -28,16 +28,16 @@ def ranges(
     layers = 0
     for index, region in enumerate(regions):
         own = ops[region.id]
-        alone = capture != "all" and any(op.layer is None for op in own)
+        is_layer = all(op.layer is not None for op in own)
         table_ids = {value for op in own if op.kind == "engram_rows" for value in op.reads.values()}
         if staged is not None and region.id not in staged:
             table_ids = set()
-        if not found or alone or layers in (0, size) or table_ids & written:
+        if not found or (is_layer and layers == size) or table_ids & written:
             found.append(range(index, index))
             written, layers = set(), 0
         found[-1] = range(found[-1].start, index + 1)
         written |= set(region.writes)
-        layers = 0 if alone else layers + 1
+        layers += is_layer
     return found
 
 
