@@ -17,7 +17,7 @@ from dsv41c.runtime.bench.torch_arm import oracle
 from dsv41c.runtime.engine import Engine
 
 PROBES = 3  # untimed steps whose routing is looked at
-TURN_SECONDS = 1.0  # a slow arm takes fewer steps in its turn
+TURN_SECONDS = 0.5  # a slow arm takes fewer steps in its turn
 _COMPARED = ("layer", "all", "eager")  # the arms that compute what the plan says
 
 

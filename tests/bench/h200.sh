@@ -5,7 +5,8 @@
 #
 # RESULTS is a folder; h200.json (`dsv41c bench --json`) and h200.log go there. Nothing is installed and no checkpoint is
 # needed: 40 layers with random weights, 128 of 384 experts a layer stored behind the whole gate, which takes a GPU of
-# 141 GB. PYTHON names the interpreter, COMMIT the commit where there is no git. SPEC=toy TARGET=cpu tries the script
+# 141 GB. PYTHON names the interpreter, COMMIT the commit where there is no git, BUDGET the seconds after which
+# nothing new is begun. SPEC=toy TARGET=cpu tries the script
 # itself, on any machine and in seconds.
 set -euo pipefail
 results=${1:?usage: tests/bench/h200.sh RESULTS}
@@ -28,10 +29,10 @@ export PYTHONPATH="$view${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 
 if [ "$spec" = deepseek-v4.1-flash ]; then
   sets=(--set runtime.max_context=131072 --set runtime.max_sessions=8 --set "runtime.decode_buckets=[1,8]"
-    --set runtime.prefill_chunk=2048)
-  measured=(--stored-experts 128 --steps 50 --rounds 7 --budget 420 --profile
+    --set runtime.prefill_chunk=8192)
+  measured=(--stored-experts 128 --steps 50 --rounds 7 --budget "${BUDGET:-420}" --profile
     --cell batch=1,context=1024 --cell batch=1,context=131072 --cell batch=8,context=1024
-    --prefill 8192 --prefill 32768:tail)
+    --prefill 8192 --prefill 32768)
 else
   sets=()
   measured=(--steps 2 --rounds 1 --cell batch=1,context=20 --cell batch=2,context=64 --prefill 32:tail)
