@@ -73,7 +73,7 @@ def prefill(target: str) -> list[Case]:
     # The compiler for gfx1100 takes a minute for the larger tiles: the ones for few rows stand for them.
     tokens = 16 if target == "gfx1100" else 8192
     m, g, a = matmul.tile_for(tokens, shared), grouped.tile_for(6 * tokens, 128, shared), attend_rows.tile_for
-    a, packed = a(64, 512, shared), target in ("sm_90", "gfx942")
+    a, packed = a(64, 512, shared), target in ("sm_89", "gfx942")
     pool = "*u8" if packed else "*bf16"
     product = {"BN": g.rows, "BT": g.pairs, "BK": g.columns, "EVEN": True, "ASM": asm}
     of_experts = {"warps": g.warps, "stages": g.stages, "divisible": ("D", "INTER")}
@@ -293,7 +293,7 @@ def decode(target: str) -> list[Case]:
 
     from dsv41c.kernels.triton import attention, boundary, experts
 
-    asm, packed = {"ASM": target.startswith("sm_")}, target in ("sm_90", "gfx942")
+    asm, packed = {"ASM": target.startswith("sm_")}, target in ("sm_89", "gfx942")
     mixes = {"D": 5120, "S": 4, "SLICES": 80}
     sums = "sums:*fp32 mix_scale:*fp32 mix_base:*fp32 pre:*fp32 post:*fp32 comb:*fp32 mix_norm_eps:fp32 mix_eps:fp32"
     streams = "streams:*bf16 post:*fp32 comb:*fp32 target:*bf16"
