@@ -72,11 +72,13 @@ def prefill(target: str) -> list[Case]:
     asm, shared = target.startswith("sm_"), SHARED[target]
     # The compiler for gfx1100 takes a minute for the larger tiles: the ones for few rows stand for them.
     tokens = 16 if target == "gfx1100" else 8192
-    m, g, a = matmul.tile_for(tokens, shared), grouped.tile_for(6 * tokens, 128, shared), attend_rows.tile_for
-    a, packed = a(64, 512, shared), target in ("sm_89", "gfx942")
+    m, (g, down) = matmul.tile_for(tokens, shared), grouped.tiles_for(6 * tokens, 128, shared)
+    a, packed = attend_rows.tile_for(64, 512, shared), target in ("sm_89", "gfx942")
     pool = "*u8" if packed else "*bf16"
-    product = {"BN": g.rows, "BT": g.pairs, "BK": g.columns, "EVEN": True, "ASM": asm}
-    of_experts = {"warps": g.warps, "stages": g.stages, "divisible": ("D", "INTER")}
+
+    def product(tile: grouped.Tile) -> dict[str, Any]:
+        return {"BN": tile.rows, "BT": tile.pairs, "BK": tile.columns, "EVEN": True, "ASM": asm}
+
     return [
         Case(
             matmul.gemm,
@@ -104,14 +106,18 @@ def prefill(target: str) -> list[Case]:
             grouped.expert_hidden,
             words("x:*bf16 w1:*u8 s1:*u8 w3:*u8 s3:*u8 order:*i32 tile_expert:*i32 shares:*fp32 hidden:*bf16")
             | words("active:i32 limit:fp32 D:i32 INTER:i32"),
-            {"LIMITED": True} | product,
-            **of_experts,
+            {"LIMITED": True} | product(g),
+            g.warps,
+            g.stages,
+            ("D", "INTER"),
         ),
         Case(
             grouped.expert_down,
             words("hidden:*bf16 w2:*u8 s2:*u8 order:*i32 tile_expert:*i32 out:*bf16 D:i32 INTER:i32"),
-            product,
-            **of_experts,
+            product(down),
+            down.warps,
+            down.stages,
+            ("D", "INTER"),
         ),
         Case(
             grouped.sum_pairs,
