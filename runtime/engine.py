@@ -30,6 +30,7 @@ from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.session import Session
 from dsv41c.runtime.state import Pools
+from dsv41c.runtime.tail import TAILS, Tail, TailKind, TailRows
 from dsv41c.runtime.weights.bind import bind
 
 Batch = Mapping[Session, int] | Iterable[tuple[Session, int]]
@@ -53,8 +54,10 @@ class Engine:
     any family on the CPU instead, and holds those steps to the rules of the family's graphs (DSV870 to DSV877); where
     the plan has native kernels, plain torch stands in for them there.
 
-    Where only the last logits of a feed are wanted, regions compute only the rows at its end that these and the state
-    after it need, as the plan says: exactly the same, for less. `exact_tail=False` computes every row.
+    Where only the last logits of a feed are wanted, `tail` says which rows regions compute. `exact`: those at its end
+    that these and the state after it need, as the plan says; the result is that of every row, for less. `every`: all.
+    `bounded`: in regions that may leave rows out, no more than a window of them (bounded replay). That is less again,
+    but an approximation: of a feed longer than the window, logits and window state are close to the exact ones.
     """
 
     def __init__(
@@ -66,12 +69,13 @@ class Engine:
         kernels: object | None = None,
         debug: int = 0,
         strict: bool = False,
-        exact_tail: bool = True,
+        tail: TailKind = "exact",
     ) -> None:
-        refusals.raise_if(not_runnable(plan.manifest, strict=strict))
+        refusals.raise_if([*not_runnable(plan.manifest, strict=strict), *refusals.unknown_tail(tail)])
         self.manifest = plan.manifest
         self.debug = debug
-        self.exact_tail = exact_tail
+        self.tail: TailKind = tail
+        self._tail_rows = {kind: TailRows.of(plan.manifest, kind) for kind in TAILS}
         self.device = device_for(plan.manifest, strict=strict, checks=debug >= 2)
         loaded = weights if weights is not None else load_weights(plan.manifest, checkpoint)
         self.weights = on_device(loaded, self.device.place)
@@ -163,11 +167,13 @@ class Engine:
             ]
         refusals.raise_if(faults)
         size = min(chunk or self.manifest.runtime.prefill_chunk, self.manifest.runtime.prefill_chunk)
-        exact_tail = self.exact_tail and not all_logits and trace is None
+        rows = None if self.tail == "every" or all_logits or trace is not None else self._tail_rows[self.tail]
         kept: list[Tensor] = []
         for start in range(0, len(tokens), size):
-            after = max(0, len(tokens) - start - size) if exact_tail else None
-            logits = self._step([session], [tokens[start : start + size]], trace, after=after)[0]
+            part = tokens[start : start + size]
+            after = len(tokens) - start - len(part)
+            tail = None if rows is None else Tail(rows, len(part), start, after)
+            logits = self._step([session], [part], trace, tail=tail)[0]
             if not all_logits:  # a chunk's logits are large; let them go
                 kept.clear()
             kept.append(logits if all_logits else logits[-1:].clone())
@@ -208,11 +214,11 @@ class Engine:
         trace: Trace | None,
         *,
         padded: bool = False,
-        after: int | None = None,
+        tail: Tail | None = None,
     ) -> Tensor:
         """One step of equally long rows; f32 logits [len(sessions), T, V]. Checks nothing.
 
-        With `after`, the number of tokens that the feed goes on with, eager steps compute its tail: `Executor.run`.
+        With a `tail`, eager steps compute its rows: `Executor.run`.
         """
         began = time.perf_counter()
         width = len(rows[0])
@@ -231,7 +237,7 @@ class Engine:
             if captured is not None:
                 logits = captured.run([row[0] for row in tokens], slots, positions)
             else:
-                logits = self._eager(tokens, slots, positions, trace, after)
+                logits = self._eager(tokens, slots, positions, trace, tail)
             logits = logits[: len(sessions)].to("cpu", copy=captured is not None)
             for session in sessions:
                 session.length += width
@@ -245,7 +251,7 @@ class Engine:
         slots: Sequence[int],
         positions: Sequence[int],
         trace: Trace | None,
-        after: int | None,
+        tail: Tail | None,
     ) -> Tensor:
         place = self.device.place
         step = Step(
@@ -254,7 +260,7 @@ class Engine:
             context=max(positions) + len(ids[0]),
         )
         record = trace.begin() if trace is not None else None
-        return self.executor.run(torch.tensor(ids, device=place), step, record, after=after)
+        return self.executor.run(torch.tensor(ids, device=place), step, record, tail=tail)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, weight_ident
 from dsv41c.runtime.plan import span_of
 from dsv41c.runtime.recording import Recording, RecordingKernels, ops_by_region
 from dsv41c.runtime.state import Pools
-from dsv41c.runtime.tail import Tail, TailRows, last_rows
+from dsv41c.runtime.tail import Tail, last_rows
 
 
 class LoadedPlan(Protocol):
@@ -106,19 +106,16 @@ class Executor:
         by_id = {op.id: op for op in plan.manifest.ops}
         self.calls = {region.id: calls_of(region, by_id) for region in self.regions}
         self.weights = {region.id: region_weights(self.ops[region.id], weights) for region in self.regions}
-        self.tail_rows = TailRows.of(plan.manifest)
         self.last_use = {value: index for index, region in enumerate(self.regions) for value in region.reads}
 
-    def run(self, ids: Tensor, step: Step, record: Recording | None = None, *, after: int | None = None) -> Tensor:
+    def run(self, ids: Tensor, step: Step, record: Recording | None = None, *, tail: Tail | None = None) -> Tensor:
         """One step: ids int64 [B, T] at the places of `step`; logits f32 [B, T, V]. Updates the pools in place.
 
-        With `after`, the number of tokens of the same prompt that come behind this step, regions compute only the rows
-        that the prompt's last logits and its state need. Logits are then those of the prompt's last token: f32
-        [B, 1, V] of the last step, [B, 0, V] of the others.
+        With a `tail`, for one session, regions compute only its rows. Logits are then those of the prompt's last token:
+        f32 [B, 1, V] of the last step, [B, 0, V] of the others.
         """
         values: dict[str, Tensor] = {"ids": ids, **self.pools.environment()}
         sink = None if record is None else lambda written: record.keep(written, self.pools.storage_of)
-        tail = None if after is None else Tail(self.tail_rows, ids.shape[1], after)
         calls = Calls(self.kernels, self.weights, sink, None, self.checks, self.checks, tail)
         self.run_regions(range(len(self.regions)), values, step, calls)
         nothing = (ids.shape[0], 0, self.manifest.model.vocab_size)
@@ -132,7 +129,7 @@ class Executor:
                 self._call(region, values, step, calls)
             elif rows := calls.tail.computed(region.id):
                 known = {value: self._last(value, values[value], rows) for value in region.reads}
-                self._call(region, known, calls.tail.step(step, rows), calls)
+                self._call(region, known, calls.tail.step(step, region.id), calls)
                 values.update({value: known[value] for value in region.writes})
             for value in region.reads:
                 if self.last_use[value] == index and value not in self.pools.storage_of:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from dsv41c.diagnostics import Diagnostic, UserFault
 from dsv41c.runtime.manifest import Manifest
-from dsv41c.words import counted
+from dsv41c.runtime.tail import TAILS
+from dsv41c.words import counted, joined
 
 if TYPE_CHECKING:
     from dsv41c.runtime.engine import Engine
@@ -132,6 +133,14 @@ def bad_chunk(chunk: int | None) -> list[Diagnostic]:
     if chunk is None or chunk >= 1:
         return []
     return [Diagnostic("DSV859", f"a chunk of {chunk} tokens feeds nothing", help="chunks have at least 1 token")]
+
+
+def unknown_tail(tail: str) -> list[Diagnostic]:
+    """A finding for rows of a prompt that are none of `exact`, `every` and `bounded`."""
+    if tail in TAILS:
+        return []
+    help_text = f"there are {joined(list(TAILS), 'and')}"
+    return [Diagnostic("DSV849", f"`{tail[:40]}` is no tail of a prompt", help=help_text)]
 
 
 def bad_count(n: int) -> list[Diagnostic]:

@@ -24,6 +24,7 @@ from dsv41c.runtime.reference import unknown_value
 from dsv41c.runtime.sample import Sampler
 from dsv41c.runtime.session import Session
 from dsv41c.runtime.states import collect, state_keys
+from dsv41c.runtime.tail import TailKind
 from dsv41c.runtime.text import TOKENIZER, Text, TextStream
 from dsv41c.runtime.weights.index import list_files
 
@@ -42,7 +43,7 @@ class RunOptions:
     """How to run. `n` tokens at most; temperature 0 is greedy; `chunk` cuts the prompt (None: the plan's own).
 
     `logits_out` and `states_out` are safetensors files to write. `compare` runs the reference beside, up to `until`.
-    `debug`, `strict` and `exact_tail` as for `Engine`; for those files and for comparing every row is computed anyway.
+    `debug`, `strict` and `tail` as for `Engine`; for those files and for comparing every row is computed anyway.
     """
 
     n: int = 0
@@ -56,7 +57,7 @@ class RunOptions:
     until: str | None = None
     debug: int = 0
     strict: bool = False
-    exact_tail: bool = True
+    tail: TailKind = "exact"
 
 
 @dataclass(slots=True)
@@ -96,7 +97,7 @@ def run_plan(
     refusals.raise_if(_prompt_faults(result.prompt_ids, plan, options))
     clock = _Clock(result.timings, on_part)
     with clock.part("load"):
-        engine = Engine(plan, checkpoint, debug=options.debug, strict=options.strict, exact_tail=options.exact_tail)
+        engine = Engine(plan, checkpoint, debug=options.debug, strict=options.strict, tail=options.tail)
     run = _Run(engine, options, clock)
     stream = TextStream(text) if text is not None else None
     result.text = "" if stream is not None else None

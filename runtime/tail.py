@@ -1,18 +1,36 @@
-"""The exact tail of a prompt: of its last rows, which each region computes where only the last logits are wanted.
+"""The tail of a prompt: of its last rows, which each region computes where only the last logits are wanted.
 
-The plan says how many rows, counted from the end of a prompt, each region has to compute. A step of the prompt knows
-how many tokens come after it; from these a region's rows are the last few of the step's own, or none.
+The plan says how many rows, counted from the end of a prompt, each region has to compute (`tail_rows`): with these the
+logits and the state after it are exactly those of all rows. A step of the prompt knows how many of its tokens come
+before it and after it; from these a region's rows are the last few of the step's own, or none.
+
+Bounded replay computes no more than a window of rows in each region that may leave rows out. Every layer then gives its
+first rows to the next one without what their windows should have shown, so logits and rings are close, not exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from torch import Tensor
 
 from dsv41c.kernels.step import Step
 from dsv41c.runtime.manifest import Manifest
+
+TailKind = Literal["exact", "every", "bounded"]
+TAILS: tuple[TailKind, ...] = get_args(TailKind)
+
+
+def computed_rows(manifest: Manifest, kind: TailKind) -> dict[str, int | None]:
+    """Rows at the end of a prompt that each region computes, None for every one."""
+    rows: dict[str, int | None] = {region.id: region.tail_rows for region in manifest.regions}
+    if kind == "every":
+        return dict.fromkeys(rows)
+    if kind == "exact":
+        return rows
+    return {region: None if count is None else min(count, manifest.model.window_size) for region, count in rows.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +39,28 @@ class TailRows:
 
     regions: Mapping[str, int | None]
     values: Mapping[str, int | None]
+    bounded: bool = False
 
     @staticmethod
-    def of(manifest: Manifest) -> TailRows:
+    def of(manifest: Manifest, kind: TailKind) -> TailRows:
         """Those of a plan. What goes to another stage is kept whole."""
+        regions = computed_rows(manifest, kind)
         readers: dict[str, list[int | None]] = {"logits": [1]}
         for region in manifest.regions:
             for value in region.reads:
-                readers.setdefault(value, []).append(region.tail_rows)
+                readers.setdefault(value, []).append(regions[region.id])
         for move in manifest.transfers:
             readers.setdefault(move.value, []).append(None)
-        regions = {region.id: region.tail_rows for region in manifest.regions}
-        return TailRows(regions, {value: _most(counts) for value, counts in readers.items()})
+        return TailRows(regions, {value: _most(counts) for value, counts in readers.items()}, kind == "bounded")
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The tail within one step: of `tokens` tokens, with `after` more of the same prompt behind them."""
+    """The tail within one step of a session: of `tokens` tokens, with `before` and `after` more of the same prompt."""
 
     rows: TailRows
     tokens: int
+    before: int
     after: int
 
     def computed(self, region: str) -> int:
@@ -51,9 +71,15 @@ class Tail:
         """How many of the step's rows of a value somebody reads, the last ones; all where nobody does."""
         return self._last(self.rows.values.get(value))
 
-    def step(self, step: Step, rows: int) -> Step:
-        """The step of its last rows alone."""
-        return replace(step, positions=step.positions + (self.tokens - rows)) if rows < self.tokens else step
+    def step(self, step: Step, region: str) -> Step:
+        """The step of the rows that a region computes."""
+        kept, left_out = self.rows.regions[region], self.tokens - self.computed(region)
+        if left_out:
+            step = replace(step, positions=step.positions + left_out)
+        if self.rows.bounded and kept is not None and kept < self.before + self.tokens + self.after:
+            # The ring has no rows of the tokens left out. The exact tail computes more rows and drops the first ones.
+            step = replace(step, window_begin=step.context + self.after - kept)
+        return step
 
     def _last(self, rows: int | None) -> int:
         return self.tokens if rows is None else min(self.tokens, max(0, rows - self.after))

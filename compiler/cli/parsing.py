@@ -13,6 +13,7 @@ from typing import NoReturn
 from dsv41c import __version__
 from dsv41c.compiler.cli.verbs import VERBS, Verb
 
+TAILS = ("exact", "every", "bounded")
 DIAGNOSTIC_FORMATS = ("text", "concise", "json", "sarif", "github")
 GRAPH_FORMATS = ("text", "dot", "mermaid", "json")
 EXIT_CODES = """exit codes:
@@ -175,10 +176,11 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", metavar="S", type=_count, help="seed of sampling (default: a new one, which is told)")
     parser.add_argument("--chunk", metavar="N", type=_positive, help="feed the prompt in pieces of N tokens")
     parser.add_argument(
-        "--no-exact-tail",
-        action="store_false",
-        dest="exact_tail",
-        help="compute every row of the prompt, not only those that the next token and the state after it need",
+        "--tail",
+        choices=TAILS,
+        default="exact",
+        help="rows of the prompt to compute: `exact` (default), those that the next token and the state after it need; "
+        "`every` row; `bounded`, no more than a window's in the last layers, which is an approximation",
     )
     parser.add_argument("--logits-out", metavar="F", type=_path, help="write `logits` of every position as safetensors")
     parser.add_argument("--states-out", metavar="F", type=_path, help="write every layer's states as safetensors")
@@ -213,7 +215,8 @@ def _bench(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=_prefill,
-        help="also read a prompt of N tokens, with the exact tail and with every row; KIND is one of `tail`, `every`",
+        help="also read a prompt of N tokens, with the exact tail and with every row; or of KIND `tail`, `every` "
+        "or `bounded` alone",
     )
     parser.add_argument("--steps", metavar="K", type=_positive, default=50, help="steps of a turn (default: 50)")
     parser.add_argument("--rounds", metavar="R", type=_positive, default=7, help="rounds of turns (default: 7)")
@@ -349,8 +352,8 @@ def _cell(text: str) -> tuple[int | None, int | None]:
 
 def _prefill(text: str) -> tuple[int, tuple[str, ...]]:
     tokens, colon, kind = text.partition(":")
-    if colon and kind not in ("tail", "every"):
-        raise argparse.ArgumentTypeError(f"`{text}` is not N, N:tail or N:every")
+    if colon and kind not in ("tail", "every", "bounded"):
+        raise argparse.ArgumentTypeError(f"`{text}` is not N, N:tail, N:every or N:bounded")
     return _positive(tokens), (kind,) if colon else ("tail", "every")
 
 

@@ -55,7 +55,7 @@ def work(arguments: Namespace, console: Console) -> int:
         until=arguments.until,
         debug=console.settings.debug,
         strict=console.settings.strict,
-        exact_tail=arguments.exact_tail,
+        tail=arguments.tail,
     )
     streams = _is_text(arguments) and not arguments.json
     result = run_plan(

@@ -40,6 +40,7 @@ def plan_model(program: Program, spec_sha256: str, memory: Sequence[MemoryEntry]
         stages=tuple(_stages(program, spec_sha256)),
         boundaries=tuple(_boundaries(program)),
         states=tuple(_states(program)),
+        window=spec.attention.window_size,
         tails=tuple(_tails(program)),
         kernels=tuple(_kernels(program)) if program.native else (),
         memory=tuple(

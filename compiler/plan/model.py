@@ -120,6 +120,7 @@ class PlanModel:
     stages: tuple[StageModel, ...]
     boundaries: tuple[BoundaryModel, ...]
     states: tuple[StateModel, ...]
+    window: int
     tails: tuple[TailModel, ...]
     kernels: tuple[KernelModel, ...]
     memory: tuple[MemoryModel, ...]

@@ -33,8 +33,8 @@ def attend(
     query [B, T, H, C]; window_kv [slots, W, C], the ring as it was before this call; window_rows [B, T, C];
     rope f32 [rope_dim / 2]; sink f32 [H]; compress_kv [slots, capacity, C]; topk int64 [B, T, K], -1 = none. A row is
     key and value in one; both caches may hold packed rows instead, u8 [..., bytes]. A query at p sees window positions
-    p-W+1 to p and its selected groups; with nothing to see it returns 0. Long chunks are taken in blocks of queries,
-    which bounds memory.
+    p-W+1 to p, from `step.window_begin` on, and its selected groups; with nothing to see it returns 0. Long chunks are
+    taken in blocks of queries, which bounds memory.
     """
     batch, tokens, _, channels = query.shape
     before, exists = rows_before(step, window_kv, window)

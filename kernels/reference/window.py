@@ -39,11 +39,11 @@ def window_rows(
 def rows_before(step: Step, window_kv: Tensor, window: int) -> tuple[Tensor, Tensor]:
     """The ring's rows of the window-1 positions before this call, oldest first, and which of them exist.
 
-    window_kv [slots, W, C], or u8 [slots, W, bytes]. Returns [B, W-1, C], zero where the sequence had not begun, and
-    bool [B, W-1].
+    window_kv [slots, W, C], or u8 [slots, W, bytes]. Returns [B, W-1, C], zero where the sequence had not begun or
+    the ring lacks a row (`step.window_begin`), and bool [B, W-1].
     """
     position = step.positions[:, None] + torch.arange(1 - window, 0, device=window_kv.device)
-    exists = position >= 0
+    exists = position >= step.window_begin
     rows = unpack("window_kv", window_kv[step.slots[:, None], position % window])
     # Not a product with the mask: what an earlier session left there may be anything.
     return rows.masked_fill(~exists[..., None], 0), exists

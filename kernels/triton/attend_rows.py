@@ -91,10 +91,10 @@ def _undo_rope(value, position, frequency, C: tl.constexpr, CB: tl.constexpr, R:
     return tl.reshape(tl.join(even, odd), [value.shape[0], CB])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["begin"])
 def attend_token(
     query, ring, rows, pool, topk, slots, positions, sink, frequency, out,
-    tokens, heads, capacity, selected, ratio, softmax_scale,
+    tokens, heads, capacity, selected, ratio, begin, softmax_scale,
     W: tl.constexpr, C: tl.constexpr, CB: tl.constexpr, R: tl.constexpr, BH: tl.constexpr, KEYS: tl.constexpr,
     SB: tl.constexpr, RING_PACKED: tl.constexpr, POOL_PACKED: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
@@ -102,6 +102,7 @@ def attend_token(
 
     query like out; ring [slots, W, C] as it was before this call, rows bf16 [B, tokens, C]; pool [slots, capacity, C];
     topk int64 [B, tokens, selected]. CB is the power of two from C on, SB that from `selected` on, 0 without any.
+    The ring has no rows of positions before `begin`.
     """
     blocks = tl.cdiv(heads, BH)
     session = tl.program_id(1)
@@ -127,10 +128,10 @@ def attend_token(
         mask = own[:, None] & (column < C)[None, :]
         near = tl.load(rows + (line - (W - 1) + key)[:, None] * C + column[None, :], mask=mask, other=0.0)
         if token < W - 1 - first:
-            before = (stands >= 0) & (stands < start) & (key < W)
+            before = (stands >= begin) & (stands < start) & (key < W)
             old = _ring_rows(ring, slot * W + tl.maximum(stands, 0) % W, before, C, CB, RING_PACKED)
             near = tl.where(own[:, None], near, old)
-        there = (key < W) & (stands >= 0)
+        there = (key < W) & (stands >= begin)
         largest, total, mixed = _take(q, near, there, largest, total, mixed, softmax_scale)
     if SB > 0:
         visible = (position + 1) // ratio
@@ -198,7 +199,7 @@ def attend_rows(
     out = torch.empty_like(query)
     attend_token[(triton.cdiv(heads, tile.heads) * tokens, batch)](
         query, window_kv, window_rows, pool, ids, step.slots, step.positions, sink, rope, out,
-        tokens, heads, pool.shape[1], selected, max(ratio, 1), channels**-0.5,
+        tokens, heads, pool.shape[1], selected, max(ratio, 1), step.window_begin, channels**-0.5,
         window, channels, power(channels), rope_dim, tile.heads, tile.keys, power(selected) if selected else 0,
         window_kv.dtype == torch.uint8, pool.dtype == torch.uint8, assembly(query.device),
         num_warps=tile.warps, num_stages=tile.stages,

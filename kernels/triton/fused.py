@@ -36,7 +36,8 @@ def attention_input(step: Step, streams: Tensor, pre: Tensor, *weights: Any, **a
 def attention_output(step: Step, query: Tensor, *others: Any, **named: Any) -> tuple[Tensor, Tensor]:
     """window_kv, streams."""
     streams = others[2]
-    if _few(query, query.shape[3], streams.shape[2]) and is_fp8(*others[-2:]):  # wo_a, wo_b
+    whole = not step.window_begin  # decode kernels take the ring for whole
+    if whole and _few(query, query.shape[3], streams.shape[2]) and is_fp8(*others[-2:]):  # wo_a, wo_b
         return decode_attention.attention_output(step, query, *others, **named)
     return prefill_fused.attention_output_rows(step, query, *others, **named)
 

@@ -10,21 +10,24 @@ from collections.abc import Mapping
 from math import prod
 
 from dsv41c.runtime.manifest import Manifest, OpEntry
+from dsv41c.runtime.tail import TailKind, computed_rows
 
 # Matrices that are looked up or multiplied element by element.
 _NO_PRODUCT = ("embed", "engram_table", "engram_q_weight", "engram_k_weight")
 
 
-def prefill_flops(manifest: Manifest, tokens: int, *, exact_tail: bool) -> float:
+def prefill_flops(manifest: Manifest, tokens: int, *, tail: TailKind) -> float:
     """Operations of a prompt of so many tokens, fed to an empty session for the last token's logits.
 
-    `exact_tail`: regions compute only the rows at its end that the plan says (`tail_rows`).
+    `tail`: which rows at its end regions compute, as for `Engine`.
     """
     ops = {op.id: op for op in manifest.ops}
     counter = _Counter(manifest)
     total = 0.0
+    computed = computed_rows(manifest, tail)
     for region in manifest.regions:
-        rows = tokens if region.tail_rows is None or not exact_tail else min(tokens, region.tail_rows)
+        last = computed[region.id]
+        rows = tokens if last is None else min(tokens, last)
         total += sum(counter.of(ops[op], tokens - rows, tokens) for op in region.ops)
     return total
 

@@ -27,7 +27,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt to read: `kinds` of `tail` (the rows that its last logits need) and `every` (all rows)."""
+    """A prompt to read: `kinds` of `tail` (the exact one), `every` (all rows) and `bounded`."""
 
     tokens: int
     kinds: tuple[str, ...] = ("tail", "every")

@@ -1,4 +1,4 @@
-"""Reading a prompt in the plan's chunks: with the exact tail, and with every row."""
+"""Reading a prompt in the plan's chunks: with the exact tail, with every row, and with bounded replay."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dsv41c.runtime.bench.flops import prefill_flops
 from dsv41c.runtime.bench.measure import Clock, Spread, by_turns, ratios
 from dsv41c.runtime.bench.options import Prompt
 from dsv41c.runtime.engine import Engine
+from dsv41c.runtime.tail import TailKind
 
 MOST_ROUNDS = 3  # a prompt takes long, and two turns are a round
-KINDS = {"tail": "the rows that the last logits need", "every": "every row"}
+KINDS: dict[str, TailKind] = {"tail": "exact", "every": "every", "bounded": "bounded"}
 
 
 @dataclass(slots=True)
@@ -34,22 +35,22 @@ def measure_prompt(engine: Engine, prompt: Prompt, rounds: int, seed: int, clock
 
     def reading(kind: str) -> Callable[[], float]:
         def read() -> None:
-            engine.exact_tail = kind == "tail"
+            engine.tail = KINDS[kind]
             with engine.open() as session:
                 session.feed(ids)
 
         return lambda: clock.wall(read)
 
-    kept = engine.exact_tail
+    kept = engine.tail
     works = {kind: reading(kind) for kind in KINDS if kind in prompt.kinds}
     try:
         short = ids[: engine.manifest.runtime.prefill_chunk]
         for kind in works:  # compiles kernels and wakes libraries
-            engine.exact_tail = kind == "tail"
+            engine.tail = KINDS[kind]
             with engine.open() as session:
                 session.feed(short)
         times = by_turns(works, min(rounds, MOST_ROUNDS))
     finally:
-        engine.exact_tail = kept
-    flops = {kind: prefill_flops(engine.manifest, prompt.tokens, exact_tail=kind == "tail") for kind in works}
+        engine.tail = kept
+    flops = {kind: prefill_flops(engine.manifest, prompt.tokens, tail=KINDS[kind]) for kind in works}
     return PromptResult(prompt, engine.manifest.runtime.prefill_chunk, flops, times, ratios(times))

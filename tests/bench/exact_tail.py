@@ -53,7 +53,7 @@ def engines(layers: int, tokens: int, folder: Path) -> tuple[Engine, Engine]:
     plan = load_plan(folder / "plan")
     synth(plan.manifest, to_hf_config(loaded.spec), folder / "checkpoint")
     tail = Engine(plan, folder / "checkpoint")
-    return tail, Engine(plan, folder / "checkpoint", weights=tail.weights, exact_tail=False)
+    return tail, Engine(plan, folder / "checkpoint", weights=tail.weights, tail="every")
 
 
 def seconds(engine: Engine, tokens: Sequence[int]) -> float:

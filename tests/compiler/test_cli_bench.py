@@ -20,14 +20,14 @@ def plan(run: Run) -> str:
 
 
 def test_json(run: Run, plan: str):
-    ran = run("bench", plan, *QUICK, "--stored-experts", "4", "--prefill", "20:tail", "--label", "a label", "--json")
+    ran = run("bench", plan, *QUICK, "--stored-experts", "4", "--prefill", "20:bounded", "--label", "a label", "--json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
     assert found["format"] == "dsv41c.bench/1.0" and found["label"] == "a label"
     (cell,) = found["cells"]
     assert (cell["batch"], cell["context"]) == (2, 9)
     assert cell["arms"]["layer"] is None and cell["arms"]["eager"]["floor_fraction"] > 0
-    assert list(found["prefill"][0]["arms"]) == ["tail"]
+    assert list(found["prefill"][0]["arms"]) == ["bounded"]
     assert "measuring batch 2, context 9" in ran.err and "tokens/s" in ran.err
 
 

@@ -1,6 +1,7 @@
 """The window ring and attention against a loop over queries and positions."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -132,6 +133,20 @@ def test_no_groups_yet():
     for capacity in (0, 4):
         empty = {"compress_kv": torch.zeros(2, capacity, C), "topk": torch.zeros(1, 1, 0, dtype=torch.long)}
         assert torch.equal(attend(*arguments, **empty, **options), plain)
+
+
+@pytest.mark.parametrize("begin", [6, 8])
+def test_rings_that_lack_rows(begin):
+    """Positions before `window_begin` are not seen, whatever is in their places."""
+    rows, q, sink = torch.randn(10, C), torch.randn(1, 2, H, C), torch.randn(H)
+    ring = torch.full((1, W, C), float("nan"))
+    for position in range(begin, 8):
+        ring[0, position % W] = rows[position]
+    step = replace(step_at([8], 2), window_begin=begin)
+    found = attend(step, q, ring, rows[None, 8:], ROPE, sink, window=W, ratio=0, rope_dim=R)
+    for token, position in enumerate((8, 9)):
+        seen = [rows[at] for at in range(max(begin, position - W + 1), position + 1)]
+        torch.testing.assert_close(found[0, token], slow_attention(q[0, token], seen, [], sink, position))
 
 
 def test_nothing_to_see_gives_zero_and_extreme_sinks_are_finite():

@@ -1,4 +1,4 @@
-"""Codes 85x and 86x: sessions, token ids and text at run time. No spec shows them; each has a trigger in the tests."""
+"""Codes 84x to 86x: sessions, token ids and text at run time. No spec shows them; each has a trigger in the tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ def _code(code: str, name: str, summary: str, explanation: str) -> Code:
 
 
 _SESSIONS = (
+    _code(
+        "DSV849",
+        "unknown-tail",
+        "a name for rows of a prompt that is none",
+        """
+Where only the logits of a prompt's last token are wanted, `tail` says which rows are computed: `exact`, those that
+these logits and the state after the prompt need; `every` one; or `bounded`, no more than a window's in the layers that
+may leave rows out, which is an approximation.
+
+**Way out**: give one of these names, or leave it out, which is `exact`.
+""",
+    ),
     _code(
         "DSV850",
         "token-id-out-of-range",

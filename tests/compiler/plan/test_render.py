@@ -76,6 +76,7 @@ TINY = PlanModel(
     ),
     boundaries=(BoundaryModel("0 -> 1", "topk@L0", "chunk", "8", "layer 1"),),
     states=(StateModel("topk", "selected", "0", "8 B"),),
+    window=4,
     tails=(TailModel("layer 0", "the last 8"),),
     kernels=(KernelModel("triton.ffn", "mix, collapse", "layers 0-3"),),
     memory=(MemoryModel("cpu:0", "7 B", "8 B", "15 B"),),

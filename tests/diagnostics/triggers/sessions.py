@@ -100,6 +100,9 @@ def _trigger(make: Callable[[], object]) -> Callable[[Path], list[Diagnostic]]:
 
 
 TRIGGERS: dict[str, Callable[[Path], list[Diagnostic]]] = {
+    "DSV849": _trigger(
+        lambda: Engine(tiny.plan(), tiny.TINY, weights=tiny.weights(), tail="short")  # type: ignore[arg-type]
+    ),
     "DSV850": _trigger(lambda: tiny.engine().open().feed([5, 512, -1])),
     "DSV851": _trigger(lambda: tiny.engine().open().feed([5] * 81)),
     "DSV852": _trigger(_no_slot),

@@ -1,5 +1,7 @@
 """Attention over many rows against the reference: ring edges, sessions, selections, packed rows, padding."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -107,3 +109,16 @@ def test_sinks_that_outweigh_everything():
     given[-1].copy_(torch.tensor([100.0, -100.0, 0.0]))
     ours, _ = check(step, given, named)
     assert (ours[:, :, 0].abs() < 1e-30).all()
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["floats", "packed"])
+@pytest.mark.parametrize("begin", [3 * W + 1, 3 * W + 5])
+def test_rings_that_lack_rows(begin, packed):
+    """A prompt's rows before the window of its tail: whatever the ring holds in their places is not seen."""
+    step, given, named = case([3 * W + 5], W + 3, packed=packed)
+    step = replace(step, window_begin=begin)
+    ours, _ = check(step, given, named)
+    there = {position % W for position in range(begin, 3 * W + 5)}
+    ring = given[1].clone()
+    ring[step.slots[0], [place for place in range(W) if place not in there]] = 99
+    assert torch.equal(attend_rows(step, given[0], ring, *given[2:], **named), ours)

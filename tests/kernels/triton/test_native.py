@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 
 import pytest
+import torch
 
 from dsv41c.kernels.fusion import CALLS, FUSED, NATIVE, NATIVE_VARIANT
 from dsv41c.kernels.registry import find_kernel, kernels_for
+from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import NATIVE as KERNELS
-from dsv41c.kernels.triton import decode_attention, decode_ffn, prefill_fused
+from dsv41c.kernels.triton import decode_attention, decode_ffn, fused, prefill_fused
 
 
 @pytest.mark.parametrize("family", NATIVE_VARIANT)
@@ -48,3 +50,15 @@ def test_calls_by_the_convention_fit(kind: str) -> None:
         if kind in FUSED:
             assert all(bound.arguments.get(weight) == weight for weight in entry.weights)
         signature.bind(*places, **{name: name for name in entry.attrs})  # without what is optional
+
+
+@pytest.mark.parametrize(("begin", "expected"), [(0, "decode"), (7, "rows")])
+def test_one_row_behind_a_gap_in_the_ring_is_for_the_batched_kernel(
+    begin: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "is_fp8", lambda *weights: True)
+    monkeypatch.setattr(decode_attention, "attention_output", lambda *given, **named: "decode")
+    monkeypatch.setattr(prefill_fused, "attention_output_rows", lambda *given, **named: "rows")
+    step = Step(torch.tensor([0]), torch.tensor([9]), 10, begin)
+    query, streams = torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 4, 32)
+    assert fused.attention_output(step, query, None, None, streams, None) == expected

@@ -86,16 +86,18 @@ def test_several_positions_are_their_mean():
     ("tokens", "whole"), [(1024, 33.22), (8192, 34.27), (131072, 36.01), (1048576, 45.45)]
 )  # GFLOP a token, by the hand calculation
 def test_operations_of_a_prompt(tokens: int, whole: float):
-    assert prefill_flops(flash(), tokens, exact_tail=False) / tokens / 1e9 == pytest.approx(whole, abs=0.01)
+    assert prefill_flops(flash(), tokens, tail="every") / tokens / 1e9 == pytest.approx(whole, abs=0.01)
 
 
 def test_the_exact_tail_takes_fewer_operations():
-    every, tail = (prefill_flops(flash(), 32768, exact_tail=kept) for kept in (False, True))
-    short = prefill_flops(flash(), 131072, exact_tail=True) / 131072
+    every, tail = (prefill_flops(flash(), 32768, tail=kept) for kept in ("every", "exact"))
+    short = prefill_flops(flash(), 131072, tail="exact") / 131072
     # The hand calculation has 128 rows in every layer behind the last source, 19.55; the plan's rows are exact.
     assert 19.5e9 < short < 19.8e9
     assert 0.5 < tail / every < 0.6
-    assert prefill_flops(flash(), 1, exact_tail=True) == prefill_flops(flash(), 1, exact_tail=False)
+    assert prefill_flops(flash(), 1, tail="exact") == prefill_flops(flash(), 1, tail="every")
+    assert prefill_flops(flash(), 32768, tail="bounded") < tail
+    assert prefill_flops(flash(), 128, tail="bounded") == prefill_flops(flash(), 128, tail="exact")
 
 
 @pytest.mark.parametrize("ratio", [1, 2, 3])
