@@ -21,18 +21,18 @@ from dsv41c.runtime.device.protocol import Device, GraphKey, OnOp, Work
 from dsv41c.runtime.device.ranges import buckets_of_context, ranges
 from dsv41c.runtime.device.tensors import is_held, tensors_of
 from dsv41c.runtime.executor import Calls, Executor, RegionWeights
-from dsv41c.runtime.manifest import weight_identifier
+from dsv41c.runtime.manifest import buffers, weight_identifier
 
-_TABLE = "engram_table"
+_DTYPES = {"i64": torch.long, "f32": torch.float32}
 
 
 class StagedTable:
     """Stands for a mapped table in captured work: rows are fetched before it runs, into a buffer that stays."""
 
-    def __init__(self, table: RowTable, shape: Sequence[int], place: torch.device) -> None:
-        """`shape` of the ids of the largest step, [B, 1, columns]."""
+    def __init__(self, table: RowTable, buffer: Tensor) -> None:
+        """`buffer` f32 [B, 1, columns, head_dim], for the rows of the largest step."""
         self.table = table
-        self.buffer = table.rows(torch.zeros(*shape, dtype=torch.long)).to(place)
+        self.buffer = buffer
 
     def fetch(self, ids: Tensor, device: Device) -> None:
         """Bring the rows of int64 ids [B, 1, columns] of the device to where `rows` gives them."""
@@ -77,8 +77,11 @@ class CapturedSteps:
         runtime = executor.manifest.runtime
         self.contexts = tuple(contexts or buckets_of_context(runtime.max_context))
         most = self.buckets[-1]
-        sizes = ((most, 1), (most,), (most,))
-        whole = StaticInputs(*(torch.zeros(size, dtype=torch.long, device=device.place) for size in sizes))
+        self._buffers = {entry.name: entry for entry in executor.manifest.buffers or buffers(executor.manifest)}
+        self._rows = {
+            entry.readers[0]: name for name, entry in self._buffers.items() if name not in StaticInputs.__slots__
+        }
+        whole = StaticInputs(*(self._buffer(name, most) for name in StaticInputs.__slots__))
         self.inputs = {bucket: whole.of(bucket) for bucket in self.buckets}
         self.tables: dict[str, StagedTable] = {}
         self.weights = {region.id: self._staged(region.id) for region in executor.regions}
@@ -91,14 +94,18 @@ class CapturedSteps:
         named = {name: getattr(weights, name) for name in weights}
         for op in self.executor.ops[region]:
             if op.kind == "engram_rows":
-                engram = self.executor.manifest.engram
-                assert engram is not None, "a plan that reads a table has an engram section"
-                shape = (self.buckets[-1], 1, len(engram.layers[int(op.attrs["index"])].primes))
                 name = weight_identifier(op.weights["table"])
                 if is_held(named[name]):
                     continue
-                self.tables[region] = named[name] = StagedTable(named[name], shape, self.device.place)
+                rows = self._buffer(self._rows[region], self.buckets[-1])
+                self.tables[region] = named[name] = StagedTable(named[name], rows)
         return RegionWeights(named)
+
+    def _buffer(self, name: str, most: int) -> Tensor:
+        """A buffer of the plan for steps of so many rows, zeros."""
+        entry = self._buffers[name]
+        shape = [most if size == "B" else int(size) for size in entry.shape]
+        return torch.zeros(shape, dtype=_DTYPES[entry.dtype], device=self.device.place)
 
     def context_of(self, context: int) -> int:
         """The smallest bucket of context that reaches so far."""
@@ -184,10 +191,10 @@ class CapturedSteps:
 
         def inputs() -> dict[str, Tensor]:
             given = self.inputs[bucket]
-            named = {"slots": given.slots, "positions": given.positions}
-            named |= {value: values[value] for value in step_reads}
+            named = {name: getattr(given, name) for name in StaticInputs.__slots__ if name != "ids"}
+            named |= {value: values[value] for value in step_reads}  # ids among them, where the range reads any
             tables = {region.id: self.tables[region.id] for region in inside if region.id in self.tables}
-            return named | {f"rows of {region}": table.buffer for region, table in tables.items()}
+            return named | {self._rows[region]: table.buffer for region, table in tables.items()}
 
         def constants() -> Iterator[Tensor]:
             yield e2m1_pairs(self.device.place)

@@ -16,9 +16,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast
 
-from dsv41c.kernels.catalog import DTYPE_BYTES
+from dsv41c.kernels.catalog import DTYPE_BYTES, OPS
 
-FORMAT = "dsv41c.plan/1.1"
+FORMAT = "dsv41c.plan/1.2"
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 28
 
@@ -247,8 +247,24 @@ class MemoryEntry(Entry):
     total: int
 
 
+class BufferEntry(Entry):
+    """Memory that stays where it is, from which captured steps read what comes from outside; `readers` are regions.
+
+    `B` is the rows of a step, at most the largest of `decode_buckets`; a smaller step uses the first rows. `rows of R`
+    are of the table of region R, fetched before R runs: only where that table stays on the host.
+    """
+
+    name: str
+    shape: Annotated[list[int | str], FailFast()]
+    dtype: str
+    readers: Strings
+
+
 class Manifest(Entry):
-    """A plan, whole. `memory` is by device, in the order of stages; plans before minor version 1 have none."""
+    """A plan, whole. `memory` is by device, in the order of stages.
+
+    Plans before minor version 1 have no `memory` and no `calls` of regions, before 2 no `buffers`.
+    """
 
     format: str
     tool: str
@@ -271,6 +287,7 @@ class Manifest(Entry):
     weights: list[WeightEntry]
     constants: list[ConstantEntry]
     memory: list[MemoryEntry] = []
+    buffers: list[BufferEntry] = []
 
 
 def memory(manifest: Manifest) -> list[MemoryEntry]:
@@ -307,6 +324,24 @@ def _constant_bytes(constant: ConstantEntry, manifest: Manifest) -> int:
     part = constant.kind.removeprefix("engram_")
     layers = manifest.engram.layers if manifest.engram is not None else []
     return sum(len(getattr(layer, part)) for layer in layers) * DTYPE_BYTES["i64"]
+
+
+def buffers(manifest: Manifest) -> list[BufferEntry]:
+    """The static buffers of a plan's decode steps, where they are captured."""
+    by_id = {op.id: op for op in manifest.ops}
+    regions = [(region, [by_id[op] for op in region.ops]) for region in manifest.regions]
+    readers = [region.id for region, ops in regions if any(OPS[op.kind].uses_step for op in ops)]
+    ids = [region.id for region, _ in regions if "ids" in region.reads]
+    made = [BufferEntry(name="ids", shape=["B", 1], dtype="i64", readers=ids)]
+    made += [BufferEntry(name=name, shape=["B"], dtype="i64", readers=readers) for name in ("slots", "positions")]
+    engram = manifest.engram
+    columns = {entry.layer: len(entry.primes) for entry in engram.layers} if engram is not None else {}
+    for region, ops in regions:
+        for op in ops:
+            if op.kind == "engram_rows" and engram is not None and op.layer in columns:
+                shape: list[int | str] = ["B", 1, columns[op.layer], engram.head_dim]
+                made.append(BufferEntry(name=f"rows of {region.id}", shape=shape, dtype="f32", readers=[region.id]))
+    return made
 
 
 def identifier(value: str, layer: int | None) -> str:

@@ -13,7 +13,16 @@ from collections.abc import Iterable, Iterator
 from dsv41c.kernels.catalog import CARRIERS, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
 from dsv41c.kernels.encodings import CACHE_ROWS, ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.runtime.calls import check_calls
-from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, OpEntry, RegionEntry, ValueEntry, memory
+from dsv41c.runtime.manifest import (
+    ConstantEntry,
+    EngramEntry,
+    Manifest,
+    OpEntry,
+    RegionEntry,
+    ValueEntry,
+    buffers,
+    memory,
+)
 
 MAX_SIZE = 1 << 40
 _SESSION_KINDS = frozenset(kind.name for kind in STATE_KINDS.values() if kind.scope == "session")
@@ -39,6 +48,8 @@ def check(manifest: Manifest) -> Iterator[str]:
     yield from sizes
     if not wiring and not sizes and manifest.memory and manifest.memory != memory(manifest):
         yield "`memory` is not what weights and pools take"
+    if not wiring and not sizes and manifest.buffers and manifest.buffers != buffers(manifest):
+        yield "`buffers` are not what captured steps read"
 
 
 def _names(manifest: Manifest) -> Iterator[str]:

@@ -48,7 +48,7 @@ def compile_spec(loaded: Loaded, *, dump: Path | None = None, verify: bool = Fal
         raise UserFault((*found, *(_where_given(finding, loaded.names) for finding in missing)))
     spec_text = to_yaml(loaded.spec)
     manifest = lower(program, spec_text)
-    model = plan_model(program, sha256(spec_text.encode()), manifest.memory)
+    model = plan_model(program, sha256(spec_text.encode()), manifest.memory, manifest.buffers)
     files = {**render(model), "spec.yaml": spec_text}
     manifest = with_files(manifest, files)
     return Plan({**files, MANIFEST: to_text(manifest)}, manifest, found)

@@ -13,6 +13,7 @@ from dsv41c.compiler.passes.fuse import kernel_name
 from dsv41c.compiler.plan.code import function, shown
 from dsv41c.compiler.plan.model import (
     BoundaryModel,
+    BufferModel,
     KernelModel,
     MemoryModel,
     PlanModel,
@@ -21,12 +22,14 @@ from dsv41c.compiler.plan.model import (
     TailModel,
 )
 from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
-from dsv41c.runtime.manifest import MemoryEntry
+from dsv41c.runtime.manifest import BufferEntry, MemoryEntry
 from dsv41c.words import counted, layers, ranges, size
 
 
-def plan_model(program: Program, spec_sha256: str, memory: Sequence[MemoryEntry] = ()) -> PlanModel:
-    """Everything the templates see. `memory`: the manifest's."""
+def plan_model(
+    program: Program, spec_sha256: str, memory: Sequence[MemoryEntry] = (), buffers: Sequence[BufferEntry] = ()
+) -> PlanModel:
+    """Everything the templates see. `memory` and `buffers`: the manifest's."""
     spec = program.spec
     numerics, runtime = spec.numerics, spec.runtime
     return PlanModel(
@@ -46,6 +49,7 @@ def plan_model(program: Program, spec_sha256: str, memory: Sequence[MemoryEntry]
         memory=tuple(
             MemoryModel(entry.device, size(entry.weights), size(entry.state), size(entry.total)) for entry in memory
         ),
+        buffers=tuple(_buffers(buffers)),
         devices=", ".join(dict.fromkeys(program.devices)),
     )
 
@@ -215,6 +219,21 @@ def _tails(program: Program) -> Iterable[TailModel]:
         if not every and counts[-1] != counts[0]:
             rows += f", in layer {names[-1]} the last {counts[-1]:,}"
         yield TailModel(layers(map(int, names)) if inside else ", ".join(names), rows)
+
+
+def _buffers(buffers: Sequence[BufferEntry]) -> Iterable[BufferModel]:
+    meanings = {
+        "ids": "token ids",
+        "slots": "the pool row of each session",
+        "positions": "the position of each token",
+    }
+    for entry in buffers:
+        outside = [region for region in entry.readers if not region.startswith("layers.")]
+        inside = [int(region.removeprefix("layers.")) for region in entry.readers if region.startswith("layers.")]
+        readers = outside + ([layers(inside)] if inside else [])
+        meaning = meanings.get(entry.name, "Engram rows, where the table stays on the host")
+        shape = ", ".join(map(str, entry.shape))
+        yield BufferModel(entry.name, f"[{shape}]", entry.dtype, meaning, ", ".join(readers))
 
 
 def _kernels(program: Program) -> Iterable[KernelModel]:

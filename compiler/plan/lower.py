@@ -30,6 +30,7 @@ from dsv41c.runtime.manifest import (
     TokensEntry,
     TransferEntry,
     ValueEntry,
+    buffers,
     memory,
     sha256,
 )
@@ -94,7 +95,7 @@ def lower(program: Program, spec_text: str) -> Manifest:
         weights=weight_entries(spec, graph, native=program.native),
         constants=constant_entries(spec, graph),
     )
-    return manifest.model_copy(update={"memory": memory(manifest)})
+    return manifest.model_copy(update={"memory": memory(manifest), "buffers": buffers(manifest)})
 
 
 def with_files(manifest: Manifest, files: Mapping[str, str]) -> Manifest:

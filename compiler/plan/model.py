@@ -99,6 +99,17 @@ class KernelModel:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferModel:
+    """A row of the README's table of static buffers: one buffer."""
+
+    name: str
+    shape: str
+    dtype: str
+    meaning: str
+    readers: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryModel:
     """A row of the README's table of memory: one device."""
 
@@ -124,4 +135,5 @@ class PlanModel:
     tails: tuple[TailModel, ...]
     kernels: tuple[KernelModel, ...]
     memory: tuple[MemoryModel, ...]
+    buffers: tuple[BufferModel, ...]
     devices: str

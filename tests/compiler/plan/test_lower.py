@@ -59,6 +59,16 @@ def test_counts_of_flash_are_those_of_the_release():
     assert [counts[f"experts_w{n}"] for n in (1, 2, 3)] == [15360] * 3
 
 
+def test_static_buffers_of_flash():
+    buffers = {entry.name: entry for entry in compile_spec(load("deepseek-v4.1-flash")).manifest.buffers}
+    assert list(buffers) == ["ids", "slots", "positions", "rows of layers.1", "rows of layers.14"]
+    assert [buffers[name].shape for name in ("ids", "slots", "positions")] == [["B", 1], ["B"], ["B"]]
+    assert (buffers["rows of layers.1"].shape, buffers["rows of layers.1"].dtype) == (["B", 1, 24, 256], "f32")
+    assert buffers["rows of layers.14"].readers == ["layers.14"] and "embed" in buffers["ids"].readers
+    assert buffers["slots"].readers == buffers["positions"].readers
+    assert {f"layers.{layer}" for layer in range(40)} <= set(buffers["slots"].readers)
+
+
 def test_weights_of_flash():
     weights = {weight.id: weight for weight in FLASH.manifest.weights}
     table = weights["layers.14.engram_table"]

@@ -19,6 +19,7 @@ from dsv41c.compiler.plan.describe import plan_model
 from dsv41c.compiler.plan.model import (
     BlockModel,
     BoundaryModel,
+    BufferModel,
     FunctionModel,
     KernelModel,
     MemoryModel,
@@ -80,6 +81,7 @@ TINY = PlanModel(
     tails=(TailModel("layer 0", "the last 8"),),
     kernels=(KernelModel("triton.ffn", "mix, collapse", "layers 0-3"),),
     memory=(MemoryModel("cpu:0", "7 B", "8 B", "15 B"),),
+    buffers=(BufferModel("ids", "[B, 1]", "i64", "token ids", "embed"),),
 )
 TINY_CODE = '''
 
@@ -120,8 +122,11 @@ def test_templates_render_from_a_model_written_by_hand():
 
 
 def test_a_plan_of_one_stage_says_nothing_of_boundaries():
-    text = render(dataclasses.replace(TINY, boundaries=(), kernels=(), memory=()))["README.md"]
-    assert not [word for word in ("crosses", "## Kernels", "## Memory") if word in text] and "\n\n\n" not in text
+    text = render(dataclasses.replace(TINY, boundaries=(), kernels=(), memory=(), buffers=()))["README.md"]
+    assert (
+        not [word for word in ("crosses", "## Kernels", "## Memory", "## Static") if word in text]
+        and "\n\n\n" not in text
+    )
 
 
 @pytest.mark.parametrize(("template", "model"), [("plan/stage.py.j2", StageModel), ("plan/README.md.j2", PlanModel)])

@@ -159,3 +159,21 @@ def test_buckets_of_context() -> None:
     assert buckets_of_context(1) == (1,)
     assert buckets_of_context(64) == (1, 2, 4, 8, 16, 32, 64)
     assert buckets_of_context(80) == (1, 2, 4, 8, 16, 32, 64, 80)
+
+
+def test_static_buffers_are_those_of_the_manifest() -> None:
+    running = engine(ORACLE, strict=True)
+    steps = running.captured
+    assert steps is not None
+    made = {name: getattr(steps.inputs[4], name) for name in ("ids", "slots", "positions")}
+    made |= {f"rows of {region}": table.buffer for region, table in steps.tables.items()}
+    for entry in running.manifest.buffers:
+        tensor = made.pop(entry.name)
+        assert list(tensor.shape) == [4 if size == "B" else size for size in entry.shape]
+        assert tensor.dtype == {"i64": torch.long, "f32": torch.float32}[entry.dtype]
+    assert not made
+    with running.open() as session:
+        running.decode({session: 5})
+    assert {buffer.data_ptr() for buffer in (steps.inputs[1].ids, steps.inputs[4].ids)} == {
+        steps.inputs[2].ids.data_ptr()
+    }
