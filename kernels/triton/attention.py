@@ -6,8 +6,9 @@ import triton
 import triton.language as tl
 
 from dsv41c.kernels.triton.boundary import finish_mix, load_streams, put_streams
-from dsv41c.kernels.triton.common import e2m1_value, e4m3_bits, e4m3_value, e8m0_value, fp8_scale, round_e4m3
+from dsv41c.kernels.triton.common import e2m1_value, e4m3_bits, e4m3_value, e8m0_value, fp8_scale, within
 from dsv41c.kernels.triton.planes import rows8, store_all_planes8, store_planes8
+from dsv41c.kernels.triton.rows import rope_pairs, rotated, window_pairs
 
 
 @triton.jit
@@ -26,22 +27,6 @@ def input_rows(
         value = rows8(wkv, wkv_scale, x, D // 2, first - QL, C, D, BM, T, U, UNROLL, ASM)
     tokens = token + tl.arange(0, T)
     tl.store(raw + tokens[None, :] * (QL + C) + (first + tl.arange(0, BM))[:, None], value)
-
-
-@triton.jit
-def rotate(even, odd, position, frequency, channel, C: tl.constexpr, R: tl.constexpr, UNDO: tl.constexpr):
-    """Rope on pairs of channels (channel, channel+1), `channel` the even one; pairs before C - R stay. fp32."""
-    turned = channel >= C - R
-    pair = tl.maximum(channel - (C - R), 0) // 2
-    angle = position.to(tl.float32) * tl.load(frequency + pair)
-    cosine = tl.cos(angle)
-    sine = tl.sin(angle)
-    if UNDO:
-        sine = -sine
-    return (
-        tl.where(turned, even * cosine - odd * sine, even),
-        tl.where(turned, even * sine + odd * cosine, odd),
-    )
 
 
 @triton.jit
@@ -75,25 +60,12 @@ def _query_latent(raw, weight, latent, planes, eps, QL: tl.constexpr, QB: tl.con
 
 
 @triton.jit
-def _window_row(
-    raw, weight, frequency, position, target, eps, C: tl.constexpr, R: tl.constexpr, FAKE: tl.constexpr
-):
+def _window_row(raw, weight, frequency, position, target, eps, C: tl.constexpr, R: tl.constexpr, FAKE: tl.constexpr):
     pair = tl.arange(0, C // 2)
-    kind = target.dtype.element_ty
+    kind: tl.constexpr = target.dtype.element_ty
     even = tl.load(raw + 2 * pair).to(kind).to(tl.float32)
     odd = tl.load(raw + 2 * pair + 1).to(kind).to(tl.float32)
-    scale = 1.0 / tl.sqrt_rn(tl.sum(even * even + odd * odd, 0) / C + eps)
-    even = (even * scale * tl.load(weight + 2 * pair)).to(kind).to(tl.float32)
-    odd = (odd * scale * tl.load(weight + 2 * pair + 1)).to(kind).to(tl.float32)
-    even, odd = rotate(even, odd, position, frequency, 2 * pair, C, R, False)
-    even = even.to(kind).to(tl.float32)
-    odd = odd.to(kind).to(tl.float32)
-    if FAKE:
-        even = tl.reshape(even, [C // 32, 16])
-        odd = tl.reshape(odd, [C // 32, 16])
-        step = fp8_scale(tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1)))[:, None]
-        even = tl.reshape(round_e4m3(even / step) * step, [C // 2])
-        odd = tl.reshape(round_e4m3(odd / step) * step, [C // 2])
+    even, odd = window_pairs(even, odd, weight, position, frequency, pair, eps, C, C, R, FAKE, kind)
     tl.store(target + 2 * pair, even.to(kind))
     tl.store(target + 2 * pair + 1, odd.to(kind))
 
@@ -117,14 +89,14 @@ def query_rows(
         first = (program - BATCH) % blocks * BM
         token = (program - BATCH) // blocks * T
         value = rows8(wq_b, wq_b_scale, planes + token * (QL // 2), QL // 2, first, M, QL, BM, T, U, UNROLL, ASM)
-        kind = query.dtype.element_ty
+        kind: tl.constexpr = query.dtype.element_ty
         value = value.to(kind).to(tl.float32)
         even, odd = tl.split(tl.trans(tl.reshape(value, [BM // 2, 2, T]), 0, 2, 1))
         tokens = token + tl.arange(0, T)
         row = first + 2 * tl.arange(0, BM // 2)
         if first % C + BM > C - R:
             position = tl.load(positions + tokens)[None, :]
-            even, odd = rotate(even, odd, position, frequency, (row % C)[:, None], C, R, False)
+            even, odd = rope_pairs(even, odd, position, frequency, (row % C)[:, None], C, R, kind)
         at = query + tokens[None, :] * M + row[:, None]
         tl.store(at, even.to(kind))
         tl.store(at + 1, odd.to(kind))
@@ -253,7 +225,7 @@ def attend_join(
             odd += factor * tl.load(value + at * C + 2 * pair + 1)
         even = (even / total).to(KIND).to(tl.float32)
         odd = (odd / total).to(KIND).to(tl.float32)
-        even, odd = rotate(even, odd, position, frequency, 2 * pair, C, R, True)
+        even, odd = rotated(even, odd, position, frequency, pair - (C - R) // 2, R, True)
         own = planes + (token * H + head // GROUP * GROUP) * C
         first = head % GROUP * C
         everywhere = pair >= 0
@@ -269,8 +241,10 @@ def store_ring(row, window_kv, place, C: tl.constexpr, PACKED: tl.constexpr):
         block = tl.arange(0, C // 32)
         column = block[:, None] * 32 + tl.arange(0, 32)[None, :]
         x = tl.load(row + column).to(tl.float32)
-        scale = fp8_scale(tl.max(tl.abs(x), 1))
-        codes = e4m3_bits(x / scale[:, None])
+        # As integers, magnitudes keep their order and NaN is the largest. 2^120 is the largest scale that `pack` uses.
+        largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1).to(tl.float32, bitcast=True)
+        scale = tl.minimum(fp8_scale(largest), 1.329227995784916e36)
+        codes = e4m3_bits(within(x / scale[:, None], 448.0))
         tl.store(window_kv + place * BYTES + column, codes.to(tl.uint8))
         exponent = scale.to(tl.int32, bitcast=True) >> 23
         tl.store(window_kv + place * BYTES + C + block, exponent.to(tl.uint8))

@@ -89,3 +89,28 @@ def fp4_scale(largest):
     """The power-of-two scale of a block by the rule of `fake_fp4`, from its largest magnitude; fp32."""
     smallest = 7.052966104933725e-38  # 6 * 2^-126
     return _covering_scale(tl.where(largest < smallest, smallest, largest), 2, 0x400000)
+
+
+@triton.jit
+def within(value, LIMIT: tl.constexpr):
+    """Clamp to +-LIMIT; NaN stays."""
+    return tl.where(value > LIMIT, LIMIT, tl.where(value < -LIMIT, -LIMIT, value))
+
+
+@triton.jit
+def swiglu(gate, up, limit, LIMITED: tl.constexpr):
+    """silu(gate) * up in fp32; if LIMITED, clamps gate from above and up on both sides first."""
+    if LIMITED:
+        gate = tl.minimum(gate, limit)
+        up = tl.minimum(tl.maximum(up, -limit), limit)
+    return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
+def softplus(x):
+    """log1p(exp(x)) with small relative error: log(1 + u) where u = exp(x) is large, a series in u / (2 + u) else."""
+    u = tl.exp(tl.minimum(x, 20.0))
+    z = u / (2.0 + u)
+    z2 = z * z
+    series = 1.0 + z2 * (1 / 3 + z2 * (1 / 5 + z2 * (1 / 7 + z2 * (1 / 9 + z2 * (1 / 11)))))
+    return tl.where(x > 20.0, x, tl.where(u < 0.5, 2.0 * z * series, tl.log(1.0 + u)))

@@ -8,8 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import fp8_scale, round_e4m3
+from dsv41c.kernels.triton.common import softplus
 from dsv41c.kernels.triton.launch import power
+from dsv41c.kernels.triton.rows import rotated, window_pairs
 
 
 @triton.jit
@@ -21,19 +22,6 @@ def norm_row(x, weight, out, D, eps, BLOCK: tl.constexpr):
     scale = tl.rsqrt(tl.sum(value * value, 0) / D + eps)
     value = value * scale * tl.load(weight + column, mask=column < D, other=0.0)
     tl.store(out + at + column, value.to(tl.bfloat16), mask=column < D)
-
-
-@triton.jit
-def _turn(even, odd, position, frequency, pair, R: tl.constexpr):
-    """Rope of the pairs 0 to R/2 - 1 at a position, fp32; other pairs stay."""
-    turned = (pair >= 0) & (pair < R // 2)
-    angle = position.to(tl.float32) * tl.load(frequency + pair, mask=turned, other=0.0)
-    cosine = tl.cos(angle)
-    sine = tl.sin(angle)
-    return (
-        tl.where(turned, even * cosine - odd * sine, even),
-        tl.where(turned, even * sine + odd * cosine, odd),
-    )
 
 
 @triton.jit
@@ -50,29 +38,9 @@ def rope_heads(x, positions, frequency, tokens, heads, C, R: tl.constexpr, RB: t
     mask = (head < heads)[:, None] & (pair < R // 2)[None, :]
     even = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     odd = tl.load(at + 1, mask=mask, other=0.0).to(tl.float32)
-    even, odd = _turn(even, odd, position, frequency, pair[None, :], R)
+    even, odd = rotated(even, odd, position, frequency, pair[None, :], R, False)
     tl.store(at, even.to(tl.bfloat16), mask=mask)
     tl.store(at + 1, odd.to(tl.bfloat16), mask=mask)
-
-
-@triton.jit
-def _fake_fp8(even, odd, BLOCKS: tl.constexpr):
-    """`fake_fp8` of pairs fp32 [16 * BLOCKS]."""
-    even = tl.reshape(even, [BLOCKS, 16])
-    odd = tl.reshape(odd, [BLOCKS, 16])
-    # As integers, magnitudes keep their order and NaN is the largest.
-    bits = tl.maximum(even.to(tl.int32, bitcast=True) & 0x7FFFFFFF, odd.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
-    scale = fp8_scale(tl.max(bits, 1).to(tl.float32, bitcast=True))[:, None]
-    return (
-        tl.reshape(round_e4m3(_within(even / scale)) * scale, [BLOCKS * 16]),
-        tl.reshape(round_e4m3(_within(odd / scale)) * scale, [BLOCKS * 16]),
-    )
-
-
-@triton.jit
-def _within(value):
-    """Clamp to +-448; NaN stays."""
-    return tl.where(value > 448.0, 448.0, tl.where(value < -448.0, -448.0, value))
 
 
 @triton.jit
@@ -91,26 +59,9 @@ def window_row(
     at = row.to(tl.int64) * C + 2 * pair
     even = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     odd = tl.load(x + at + 1, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(even * even + odd * odd, 0) / C + eps)
-    even = (even * scale * tl.load(weight + 2 * pair, mask=inside, other=0.0)).to(tl.bfloat16).to(tl.float32)
-    odd = (odd * scale * tl.load(weight + 2 * pair + 1, mask=inside, other=0.0)).to(tl.bfloat16).to(tl.float32)
-    even, odd = _turn(even, odd, position, frequency, pair - (C - R) // 2, R)
-    even = even.to(tl.bfloat16).to(tl.float32)
-    odd = odd.to(tl.bfloat16).to(tl.float32)
-    if FAKE:
-        even, odd = _fake_fp8(even, odd, CB // 32)
+    even, odd = window_pairs(even, odd, weight, position, frequency, pair, eps, C, CB, R, FAKE, tl.bfloat16)
     tl.store(out + at, even.to(tl.bfloat16), mask=inside)
     tl.store(out + at + 1, odd.to(tl.bfloat16), mask=inside)
-
-
-@triton.jit
-def _softplus(x):
-    """log1p(exp(x)) with small relative error: log(1 + u) where u = exp(x) is large, a series in u / (2 + u) else."""
-    u = tl.exp(tl.minimum(x, 20.0))
-    z = u / (2.0 + u)
-    z2 = z * z
-    series = 1.0 + z2 * (1 / 3 + z2 * (1 / 5 + z2 * (1 / 7 + z2 * (1 / 9 + z2 * (1 / 11)))))
-    return tl.where(x > 20.0, x, tl.where(u < 0.5, 2.0 * z * series, tl.log(1.0 + u)))
 
 
 @triton.jit
@@ -124,7 +75,7 @@ def choose_experts(
     row = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, EB)
     known = expert < experts
-    score = tl.sqrt(_softplus(tl.load(logits + row * experts + expert, mask=known, other=0.0) / gate_temp))
+    score = tl.sqrt(softplus(tl.load(logits + row * experts + expert, mask=known, other=0.0) / gate_temp))
     wanted = tl.where(known, score + tl.load(bias + expert, mask=known, other=0.0), float("-inf"))
     place = tl.arange(0, AB)
     chosen = tl.zeros([AB], tl.float32)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, put_streams
-from dsv41c.kernels.triton.common import e8m0_value
+from dsv41c.kernels.triton.common import e8m0_value, softplus, swiglu
 from dsv41c.kernels.triton.planes import (
     PLANE4_HIDDEN,
     dot4,
@@ -37,11 +37,7 @@ def route_rows(
         token = program // E
         expert = program % E
         logit = rows16(gate, normed + token * D, expert, E, D, D, 1, 1, K, UNROLL) / gate_temp
-        # softplus as log1p(exp(x)): past 20 it is x, and below, log(1 + e) loses e where it is small.
-        grown = tl.exp(tl.minimum(logit, 20.0))
-        wide = 1.0 + grown
-        exact = tl.where(wide == 1.0, grown, tl.log(wide) * (grown / (wide - 1.0)))
-        score = tl.sqrt_rn(tl.where(logit > 20.0, logit, exact))
+        score = tl.sqrt_rn(softplus(logit))
         tl.store(scores + token * E + expert + tl.zeros([1, 1], tl.int32), score)
         if arrive_last(counters + token, E - 1):
             _pick(scores + token * E, bias, weights + token * A, ids + token * A, route_scale, E, A)
@@ -55,7 +51,7 @@ def route_rows(
         first = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
         up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
         tokens = (start + tl.arange(0, T))[None, :]
-        value = _swiglu(first, up, limit, LIMITED).to(KIND).to(tl.float32)
+        value = swiglu(first, up, limit, LIMITED).to(KIND).to(tl.float32)
         store_planes8(hidden8 + tokens * INTER, row + tl.arange(0, BM)[:, None], value, tokens >= 0, INTER)
 
 
@@ -93,15 +89,6 @@ def _sort(ids, order, PAIRS: tl.constexpr):
         own = tl.load(ids + pair, mask=pair < PAIRS, other=0, cache_modifier=".cg").to(tl.int32)
         before = (other[None, :] < own[:, None]) | ((other[None, :] == own[:, None]) & (every[None, :] < pair[:, None]))
         tl.store(order + tl.sum(before.to(tl.int32), 1), pair, mask=pair < PAIRS)
-
-
-@triton.jit
-def _swiglu(gate, up, limit, LIMITED: tl.constexpr):
-    """silu(gate) * up, with the clamps: gate from above, up on both sides."""
-    if LIMITED:
-        gate = tl.minimum(gate, limit)
-        up = tl.minimum(tl.maximum(up, -limit), limit)
-    return gate / (1.0 + tl.exp(-gate)) * up
 
 
 @triton.jit
@@ -184,7 +171,7 @@ def _routed(
         a3 += dot4(q, x, GROUPS, mask, 1, G, MASKED, ASM) * e8m0_value(c3)[None, None, :]
     gate = (tl.sum(a1, 2) * unit4(ASM)).to(KIND).to(tl.float32)
     up = (tl.sum(a3, 2) * unit4(ASM)).to(KIND).to(tl.float32)
-    return _swiglu(gate, up, limit, LIMITED)
+    return swiglu(gate, up, limit, LIMITED)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dsv41c.kernels.reference.encodings import Packed, Stacked
+from dsv41c.kernels.triton.common import swiglu
 from dsv41c.kernels.triton.launch import assembly, power
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.target import HOPPER_SHARED, shared_memory
@@ -138,21 +139,16 @@ def expert_hidden(
             x_at += BK
             w1_at += BK
             w3_at += BK
-        value = _swiglu(gate, up, limit, LIMITED) * tl.load(shares + pair)[None, :]
+        value = _rounded_swiglu(gate, up, limit, LIMITED) * tl.load(shares + pair)[None, :]
         at = hidden + place.to(tl.int64)[:, None] * INTER
         at += (index // (BN // 2) * (INTER // 2) + base // 2 + index % (BN // 2))[None, :]
         tl.store(at, tl.trans(value.to(tl.bfloat16)), mask=(row < INTER)[None, :])
 
 
 @triton.jit
-def _swiglu(gate, up, limit, LIMITED: tl.constexpr):
-    """silu(gate) * up of products in fp32, which are rounded to bf16 first, clamped if LIMITED; fp32."""
-    gate = gate.to(tl.bfloat16).to(tl.float32)
-    up = up.to(tl.bfloat16).to(tl.float32)
-    if LIMITED:
-        gate = tl.minimum(gate, limit)
-        up = tl.minimum(tl.maximum(up, -limit), limit)
-    return gate / (1.0 + tl.exp(-gate)) * up
+def _rounded_swiglu(gate, up, limit, LIMITED: tl.constexpr):
+    """`swiglu` of products in fp32, which are rounded to bf16 first."""
+    return swiglu(gate.to(tl.bfloat16).to(tl.float32), up.to(tl.bfloat16).to(tl.float32), limit, LIMITED)
 
 
 @triton.jit
@@ -227,10 +223,10 @@ def even_first(x, out, D, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def swiglu(gate, up, out, size, limit, LIMITED: tl.constexpr, BLOCK: tl.constexpr):
+def swiglu_rows(gate, up, out, size, limit, LIMITED: tl.constexpr, BLOCK: tl.constexpr):
     """out[i] = silu(gate[i]) * up[i] with the experts' clamps; bf16 in and out, fp32 inside."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    value = _swiglu(tl.load(gate + at, mask=at < size), tl.load(up + at, mask=at < size), limit, LIMITED)
+    value = _rounded_swiglu(tl.load(gate + at, mask=at < size), tl.load(up + at, mask=at < size), limit, LIMITED)
     tl.store(out + at, value.to(tl.bfloat16), mask=at < size)
 
 
@@ -349,7 +345,7 @@ def shared_hidden(x: Tensor, w1: Packed | Tensor, w3: Packed | Tensor, limit: fl
     """silu(w1 x) * w3 x with the experts' clamps, bf16 [n, inter]."""
     gate, up = matmul(x, w1, x.dtype), matmul(x, w3, x.dtype)
     out = torch.empty_like(gate)
-    swiglu[(triton.cdiv(gate.numel(), 1024),)](gate, up, out, gate.numel(), limit, limit > 0, 1024)
+    swiglu_rows[(triton.cdiv(gate.numel(), 1024),)](gate, up, out, gate.numel(), limit, limit > 0, 1024)
     return out
 
 

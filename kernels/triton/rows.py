@@ -1,4 +1,4 @@
-"""What follows a projection whose rows a cache keeps: norm, rope, FP4 rounding, and the store of one row.
+"""What follows a projection whose rows a cache keeps: norm, rope, FP8 or FP4 rounding, and the store of one row.
 
 Rows come as pairs of channels, even and odd: rope turns pairs, and a packed byte holds one.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv41c.kernels.triton.common import e4m3_bits, e4m3_value, fp4_scale, round_e2m1
+from dsv41c.kernels.triton.common import e4m3_bits, e4m3_value, fp4_scale, fp8_scale, round_e2m1, round_e4m3, within
 
 # How a cache keeps a row, for each value of `kv_cache`.
 MODES = {"none": 0, "reference": 1, "packed": 2}
@@ -16,29 +16,63 @@ MODES = {"none": 0, "reference": 1, "packed": 2}
 
 @triton.jit
 def norm_pairs(even, odd, weight, pair, eps, C: tl.constexpr, KIND: tl.constexpr):
-    """RMSNorm of a row of C channels in pairs, f32 inside, rounded to KIND; f32 pairs."""
+    """RMSNorm of a row of C channels in pairs, f32 inside, rounded to KIND; f32 pairs. Pairs beyond C/2 are 0."""
     scale = 1.0 / tl.sqrt_rn(tl.sum(even * even + odd * odd, 0) / C + eps)
-    even = even * scale * tl.load(weight + 2 * pair)
-    odd = odd * scale * tl.load(weight + 2 * pair + 1)
+    even = even * scale * tl.load(weight + 2 * pair, mask=pair < C // 2, other=0.0)
+    odd = odd * scale * tl.load(weight + 2 * pair + 1, mask=pair < C // 2, other=0.0)
     return even.to(KIND).to(tl.float32), odd.to(KIND).to(tl.float32)
+
+
+@triton.jit
+def rotated(even, odd, position, frequency, pair, R: tl.constexpr, UNDO: tl.constexpr):
+    """Rope at a position on the pairs of channels 0 to R/2 - 1, or its reverse; other pairs stay. f32 pairs."""
+    turned = (pair >= 0) & (pair < R // 2)
+    angle = position.to(tl.float32) * tl.load(frequency + pair, mask=turned, other=0.0)
+    cosine = tl.cos(angle)
+    sine = tl.sin(angle)
+    if UNDO:
+        sine = -sine
+    return (
+        tl.where(turned, even * cosine - odd * sine, even),
+        tl.where(turned, even * sine + odd * cosine, odd),
+    )
 
 
 @triton.jit
 def rope_pairs(even, odd, position, frequency, channel, C: tl.constexpr, R: tl.constexpr, KIND: tl.constexpr):
     """Rope on the pairs (channel, channel + 1), `channel` even, from C - R on; rounded to KIND; f32 pairs."""
-    turned = channel >= C - R
-    angle = position.to(tl.float32) * tl.load(frequency + tl.maximum(channel - (C - R), 0) // 2)
-    cosine = tl.cos(angle)
-    sine = tl.sin(angle)
-    real = tl.where(turned, even * cosine - odd * sine, even)
-    imaginary = tl.where(turned, even * sine + odd * cosine, odd)
-    return real.to(KIND).to(tl.float32), imaginary.to(KIND).to(tl.float32)
+    even, odd = rotated(even, odd, position, frequency, (channel - (C - R)) // 2, R, False)
+    return even.to(KIND).to(tl.float32), odd.to(KIND).to(tl.float32)
 
 
 @triton.jit
-def _within(value, LIMIT: tl.constexpr):
-    """Clamp to +-LIMIT; NaN stays."""
-    return tl.where(value > LIMIT, LIMIT, tl.where(value < -LIMIT, -LIMIT, value))
+def fp8_pairs(even, odd, BLOCKS: tl.constexpr):
+    """`fake_fp8` of pairs f32 [16 * BLOCKS], blocks of 32 channels; f32 pairs."""
+    even = tl.reshape(even, [BLOCKS, 16])
+    odd = tl.reshape(odd, [BLOCKS, 16])
+    # As integers, magnitudes keep their order and NaN is the largest.
+    bits = tl.maximum(even.to(tl.int32, bitcast=True) & 0x7FFFFFFF, odd.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+    scale = fp8_scale(tl.max(bits, 1).to(tl.float32, bitcast=True))[:, None]
+    return (
+        tl.reshape(round_e4m3(within(even / scale, 448.0)) * scale, [BLOCKS * 16]),
+        tl.reshape(round_e4m3(within(odd / scale, 448.0)) * scale, [BLOCKS * 16]),
+    )
+
+
+@triton.jit
+def window_pairs(
+    even, odd, weight, position, frequency, pair, eps,
+    C: tl.constexpr, CB: tl.constexpr, R: tl.constexpr, FAKE: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """A window row of its projection: norm, rope, and `fake_fp8` if FAKE, each rounded to KIND; f32 pairs [CB/2].
+
+    CB: the power of two from C on; pairs beyond C/2 are 0.
+    """
+    even, odd = norm_pairs(even, odd, weight, pair, eps, C, KIND)
+    even, odd = rope_pairs(even, odd, position, frequency, 2 * pair, C, R, KIND)
+    if FAKE:
+        even, odd = fp8_pairs(even, odd, CB // 32)
+    return even, odd
 
 
 @triton.jit
@@ -58,8 +92,8 @@ def fp4_pairs(even, odd, E4M3: tl.constexpr):
     else:
         scale = fp4_scale(largest)
         byte = tl.where(most > 0x7F800000, 255, scale.to(tl.int32, bitcast=True) >> 23)
-    even = round_e2m1(_within(tl.div_rn(even, scale), 6.0))
-    odd = round_e2m1(_within(tl.div_rn(odd, scale), 6.0))
+    even = round_e2m1(within(tl.div_rn(even, scale), 6.0))
+    odd = round_e2m1(within(tl.div_rn(odd, scale), 6.0))
     return even, odd, scale, byte
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv41c.kernels.triton.common import e2m1_value, e4m3_small
+
 
 @triton.jit
 def e8m0_bf16(scale):
@@ -41,9 +43,7 @@ def fp8_tile(codes, scale, ASM: tl.constexpr):
             pack=4,
         )
     else:
-        byte = codes.to(tl.int32)
-        half = (((byte & 0x80) << 8) | ((byte & 0x7F) << 7)).to(tl.int16).to(tl.float16, bitcast=True)
-        return (half.to(tl.float32) * 256.0 * scale.to(tl.float32)).to(tl.bfloat16)
+        return (e4m3_small(codes) * 256.0 * scale.to(tl.float32)).to(tl.bfloat16)
 
 
 @triton.jit
@@ -70,12 +70,10 @@ def fp4_tiles(codes, scale, ASM: tl.constexpr):
         )
     else:
         byte = codes.to(tl.int32)
-        low = (((byte & 0x8) << 12) | ((byte & 0x7) << 9)).to(tl.int16).to(tl.float16, bitcast=True)
-        high = (((byte & 0x80) << 8) | ((byte & 0x70) << 5)).to(tl.int16).to(tl.float16, bitcast=True)
         wide = scale.to(tl.float32)
         return (
-            (low.to(tl.float32) * 16384.0 * wide).to(tl.bfloat16),
-            (high.to(tl.float32) * 16384.0 * wide).to(tl.bfloat16),
+            (e2m1_value(byte & 15) * wide).to(tl.bfloat16),
+            (e2m1_value((byte >> 4) & 15) * wide).to(tl.bfloat16),
         )
 
 

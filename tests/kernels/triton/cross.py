@@ -126,7 +126,9 @@ def prefill(target: str) -> list[Case]:
         ),
         Case(grouped.even_first, words("x:*bf16 out:*bf16 D:i32"), {"BLOCK": 1024}),
         Case(
-            grouped.swiglu, words("gate:*bf16 up:*bf16 out:*bf16 size:i32 limit:fp32"), {"LIMITED": True, "BLOCK": 1024}
+            grouped.swiglu_rows,
+            words("gate:*bf16 up:*bf16 out:*bf16 size:i32 limit:fp32"),
+            {"LIMITED": True, "BLOCK": 1024},
         ),
         Case(
             attend_rows.attend_token,

@@ -192,6 +192,17 @@ def test_sinks_that_outweigh_everything():
     check("attention_output", step_of([20]), given, named)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_ring_keeps_infinities_and_nan(packed):
+    given, named = output_case(
+        Maker(28), replace(WIDTHS, head_dim=128), 1, ratio=0, selected=0, capacity=1, packed=packed
+    )
+    rows = given[2]
+    rows[..., 3], rows[..., 40], rows[..., 41], rows[..., 70] = float("inf"), float("-inf"), 3e38, float("nan")
+    ours, expected = both("attention_output", step_of([5]), given, named)
+    assert torch.equal(bits(ours[0]), bits(expected[0]))
+
+
 # Experts.
 
 
