@@ -8,59 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
-TARGETS = {
-    "sm_90": GPUTarget("cuda", 90, 32),
-    "sm_89": GPUTarget("cuda", 89, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
-    "gfx1100": GPUTarget("hip", "gfx1100", 32),
-}
-# Bytes of shared memory that a program may take.
-SHARED = {"sm_90": 227 * 1024, "sm_89": 99 * 1024, "gfx942": 64 * 1024, "gfx1100": 64 * 1024}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A launch: types of the run-time arguments in order of the kernel's, by name, and its constants.
-
-    `types`: `*bf16`, `i32`, `fp32`, ... as Triton writes them. Pointers, and arguments named in `divisible`, count as
-    multiples of 16, as Triton finds at a launch.
-    """
-
-    kernel: Any
-    types: Mapping[str, str]
-    constants: Mapping[str, Any]
-    warps: int = 4
-    stages: int = 3
-    divisible: tuple[str, ...] = field(default=())
-
-
-def words(text: str) -> dict[str, str]:
-    """Types from `name:type` words."""
-    return dict(word.split(":") for word in text.split())
-
-
-def build(case: Case, target: str) -> Any:
-    """The compiled kernel; raises what Triton raises."""
-    names = case.kernel.arg_names
-    given = case.types.keys() | case.constants.keys()
-    assert set(names) == given, f"{case.kernel.__name__}: {set(names) ^ given}"
-    aligned = {name for name in names if name in case.divisible or case.types.get(name, "").startswith("*")}
-    source = ASTSource(
-        fn=case.kernel,
-        signature={name: case.types.get(name, "constexpr") for name in names},
-        constexprs={(names.index(name),): value for name, value in case.constants.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
-    )
-    options = {"num_warps": case.warps, "num_stages": case.stages}
-    return triton.compile(source, target=TARGETS[target], options=options)
+from cross_decode import decode
+from cross_launch import SHARED, Case, build, words
 
 
 def prefill(target: str) -> list[Case]:
@@ -290,119 +242,6 @@ def entry(target: str) -> list[Case]:
             engram.gate_streams,
             words("streams:*bf16 projected:*bf16 q_weight:*fp32 k_weight:*fp32 out:*bf16 gates:*fp32 eps:fp32"),
             {"S": 4, "D": 5120, "BLOCK": 1024},
-        ),
-    ]
-
-
-def decode(target: str) -> list[Case]:
-    """Decode kernels of the fused kinds, with less unrolling than launches have, which takes the compiler long."""
-    import torch  # noqa: F401
-    import triton.language as tl
-
-    from dsv41c.kernels.triton import attention, boundary, experts
-
-    asm, packed = {"ASM": target.startswith("sm_")}, target in ("sm_89", "gfx942")
-    mixes = {"D": 5120, "S": 4, "SLICES": 80}
-    sums = "sums:*fp32 mix_scale:*fp32 mix_base:*fp32 pre:*fp32 post:*fp32 comb:*fp32 mix_norm_eps:fp32 mix_eps:fp32"
-    streams = "streams:*bf16 post:*fp32 comb:*fp32 target:*bf16"
-    turned = "frequency:*fp32 positions:*i64"
-    pool = "*u8" if packed else "*bf16"
-    routed = "planes4:*i32 weights:*fp32 ids:*i64 order:*i32 hidden4:*fp16 limit:fp32"
-    tokens = 2 if target in ("sm_90", "gfx942") else 1
-    keys = 16 if target == "gfx1100" else 32  # its compiler takes three times as long for 32, as launches have
-    return [
-        Case(
-            boundary.normed_input,
-            words("streams:*bf16 pre:*fp32 pre_stride:i32 norm_weight:*fp32 fn:*fp32 normed:*bf16 planes8:*fp16")
-            | words("planes4:*fp16 sums:*fp32 norm_eps:fp32"),
-            mixes | {"SLICE": 64, "BLOCK": 8192, "PLANES8": True, "PLANES4": True},
-            16,
-        ),
-        Case(
-            attention.input_rows,
-            words("wq_a:*i32 wq_a_scale:*u8 wkv:*i32 wkv_scale:*u8 planes:*i32 raw:*fp32"),
-            {"QL": 1280, "C": 512, "D": 5120, "BM": 1, "T": tokens, "U": 32, "UNROLL": 2} | asm,
-            1,
-        ),
-        Case(
-            attention.latents,
-            words(f"raw:*fp32 q_norm:*fp32 kv_norm:*fp32 {turned} latent:*bf16 planes:*fp16 window_rows:*bf16")
-            | words("q_eps:fp32 kv_eps:fp32"),
-            {"QL": 1280, "C": 512, "R": 64, "QB": 2048, "FAKE": True},
-        ),
-        Case(
-            attention.query_rows,
-            words(f"wq_b:*i32 wq_b_scale:*u8 planes:*i32 {turned} query:*bf16 {sums} M:i32"),
-            {"QL": 1280, "C": 512, "R": 64, "BM": 2, "T": tokens, "U": 16, "UNROLL": 1, "BATCH": 2, "ITERATIONS": 20}
-            | mixes
-            | asm,
-            1,
-            divisible=("M",),
-        ),
-        Case(
-            attention.attend_split,
-            words(f"query:*bf16 window_kv:{pool} window_rows:*bf16 compress_kv:{pool} topk:*i64 slots:*i64")
-            | words(
-                "positions:*i64 best:*fp32 weight:*fp32 value:*fp32 H:i32 G:i32 K:i32 ratio:i32 softmax_scale:fp32"
-            ),
-            {"SPLITS": 20, "W": 128, "C": 512, "HEADS": 16, "KEYS": keys, "PACKED": packed, "SELECTED": True},
-            divisible=("H", "G", "K"),
-        ),
-        Case(
-            attention.attend_join,
-            words(f"best:*fp32 weight:*fp32 value:*fp32 sink:*fp32 {turned} slots:*i64 planes:*fp16")
-            | words(f"window_rows:*bf16 window_kv:{pool} H:i32"),
-            {"SPLITS": 4, "W": 128, "C": 512, "R": 64, "GROUP": 8, "PACKED": packed, "KIND": tl.bfloat16},
-            2,
-            divisible=("H",),
-        ),
-        Case(
-            attention.low_rank_rows,
-            words("wo_a:*i32 wo_a_scale:*u8 planes:*i32 planes_out:*fp16 M:i32"),
-            {"GROUPS": 8, "N": 4096, "RANK": 1024, "WIDTH": 8192, "BM": 1, "T": tokens, "U": 32, "UNROLL": 1}
-            | {"KIND": tl.bfloat16}
-            | asm,
-            1,
-            divisible=("M",),
-        ),
-        Case(
-            attention.output_rows,
-            words(f"wo_b:*i32 wo_b_scale:*u8 planes:*i32 {streams}"),
-            {"N": 8192, "D": 5120, "S": 4, "BM": 2, "T": tokens, "U": 32, "UNROLL": 1} | asm,
-            1,
-        ),
-        Case(
-            experts.route_rows,
-            words("gate:*bf16 bias:*fp32 normed:*bf16 counters:*i32 scores:*fp32 weights:*fp32 ids:*i64 order:*i32")
-            | words("gate_temp:fp32 route_scale:fp32 s1:*i32 s1_scale:*u8 s3:*i32 s3_scale:*u8 planes8:*i32")
-            | words("hidden8:*fp16 limit:fp32"),
-            {"E": 384, "BATCH": 2, "A": 6, "D": 5120, "K": 512, "INTER": 2304, "BM": 1, "T": tokens, "U": 32}
-            | {"UNROLL": 1, "LIMITED": True, "KIND": tl.bfloat16}
-            | asm,
-            1,
-        ),
-        Case(
-            experts.hidden_rows,
-            words(f"w1:*i32 w1_scale:*u8 w3:*i32 w3_scale:*u8 {routed} s2:*i32 s2_scale:*u8 hidden8:*i32 shared:*fp32")
-            | words(sums),
-            {"BATCH": 2, "A": 6, "INTER": 2304, "G": 32, "UNROLL": 1, "LIMITED": True, "BM": 2, "T": tokens, "U": 16}
-            | {"UNROLL8": 1, "ITERATIONS": 20, "KIND": tl.bfloat16}
-            | mixes
-            | asm,
-            1,
-        ),
-        Case(
-            experts.down_rows,
-            words(f"w2:*i32 w2_scale:*u8 hidden4:*i32 ids:*i64 shared:*fp32 {streams}"),
-            {"A": 6, "D": 5120, "INTER": 2304, "S": 4, "BM": 1, "G": 32, "UNROLL": 1, "TOKEN_FIRST": tokens > 1} | asm,
-            1,
-        ),
-        Case(
-            experts.head_rows,
-            words("head:*bf16 normed:*bf16 logits:*fp32 V:i32"),
-            {"D": 5120, "BM": 4, "T": tokens, "K": 256, "UNROLL": 2},
-            1,
-            divisible=("V",),
         ),
     ]
 
