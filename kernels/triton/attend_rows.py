@@ -16,6 +16,7 @@ from torch import Tensor
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton.common import e4m3_value
 from dsv41c.kernels.triton.launch import assembly, power
+from dsv41c.kernels.triton.rows import rotated
 from dsv41c.kernels.triton.target import ADA_SHARED, HOPPER_SHARED, shared_memory
 from dsv41c.kernels.triton.tiles import e8m0_bf16, fp4_tiles, spread
 
@@ -79,16 +80,9 @@ def _take(query, keys, there, largest, total, mixed, softmax_scale):
 def _undo_rope(value, position, frequency, C: tl.constexpr, CB: tl.constexpr, R: tl.constexpr):
     """bf16 [heads, CB] with the pairs of the last R of C channels turned back, fp32 inside."""
     even, odd = tl.split(tl.reshape(value, [value.shape[0], CB // 2, 2]))
-    pair = tl.arange(0, CB // 2) - (C - R) // 2
-    turned = (pair >= 0) & (pair < R // 2)
-    angle = position.to(tl.float32) * tl.load(frequency + pair, mask=turned, other=0.0)
-    cosine = tl.cos(angle)[None, :]
-    sine = tl.sin(angle)[None, :]
-    real = even.to(tl.float32)
-    imaginary = odd.to(tl.float32)
-    even = tl.where(turned[None, :], (real * cosine + imaginary * sine).to(tl.bfloat16), even)
-    odd = tl.where(turned[None, :], (imaginary * cosine - real * sine).to(tl.bfloat16), odd)
-    return tl.reshape(tl.join(even, odd), [value.shape[0], CB])
+    pair = tl.arange(0, CB // 2)[None, :] - (C - R) // 2
+    even, odd = rotated(even.to(tl.float32), odd.to(tl.float32), position, frequency, pair, R, True)
+    return tl.reshape(tl.join(even.to(tl.bfloat16), odd.to(tl.bfloat16)), [value.shape[0], CB])
 
 
 @triton.jit(do_not_specialize=["begin"])
@@ -162,7 +156,10 @@ class Tile:
 
 
 def tile_for(heads: int, channels: int, shared: int) -> Tile:
-    """The tile for rows of so many channels: queries and the stages' keys are in shared memory, sums in registers."""
+    """The tile for rows of so many channels: queries and the stages' keys are in shared memory, sums in registers.
+
+    That of 64 heads and 512 channels is, within 1 %, the fastest that was measured on an H200, packed pools or not.
+    """
     wide = channels > 256
     if shared >= HOPPER_SHARED:
         return Tile(64, 64 if wide else 128, 8, 2) if heads > 32 else Tile(min(32, max(16, power(heads))), 32, 4, 2)
