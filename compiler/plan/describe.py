@@ -23,7 +23,13 @@ from dsv41c.compiler.plan.model import (
 )
 from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
 from dsv41c.runtime.manifest import BufferEntry, MemoryEntry
-from dsv41c.words import counted, layers, ranges, size
+from dsv41c.words import counted, joined, layers, ranges, size
+
+_CACHES = {
+    "none": "rows as they are computed",
+    "reference": "rows of floats, rounded as the release rounds them",
+    "packed": "rows packed to the codes that the release rounds to",
+}
 
 
 def plan_model(
@@ -32,14 +38,16 @@ def plan_model(
     """Everything the templates see. `memory` and `buffers`: the manifest's."""
     spec = program.spec
     numerics, runtime = spec.numerics, spec.runtime
+    buckets = [rows for rows in runtime.decode_buckets if rows <= runtime.max_sessions] or [1]
     return PlanModel(
         name=shown(spec.name),
         tool=__version__,
-        numerics=f"Computes in {numerics.compute}, activation_quant {numerics.activation_quant}, "
-        f"kv_cache {numerics.kv_cache}",
-        limits=f"Holds {counted(runtime.max_sessions, 'session')} of up to {runtime.max_context:,} tokens; prompts are "
-        f"fed in chunks of up to {runtime.prefill_chunk}",
-        capture=f"`runtime.capture` is {runtime.capture_text}",
+        numerics=f"Computes in {numerics.compute}; `activation_quant` is {numerics.activation_quant}; `kv_cache` is "
+        f"{numerics.kv_cache}: {_CACHES[numerics.kv_cache]}",
+        limits=f"Holds {counted(runtime.max_sessions, 'session')} of up to {runtime.max_context:,} tokens. "
+        f"Prompts are fed in chunks of up to {runtime.prefill_chunk}; decode steps have "
+        f"{joined([str(rows) for rows in buckets], 'or')} rows",
+        capture=f"`runtime.capture` is {runtime.capture_text}: {_captured(runtime.capture_text)}",
         stages=tuple(_stages(program, spec_sha256)),
         boundaries=tuple(_boundaries(program)),
         states=tuple(_states(program)),
@@ -52,6 +60,16 @@ def plan_model(
         buffers=tuple(_buffers(buffers)),
         devices=", ".join(dict.fromkeys(program.devices)),
     )
+
+
+def _captured(capture: str) -> str:
+    """What of a decode step is one graph."""
+    words = {
+        "off": "decode steps are not captured",
+        "layer": "each layer of a decode step is a graph, with embedding and head in the first and last",
+        "all": "a decode step is one graph, cut where rows of a table come from the host",
+    }
+    return words.get(capture, f"a decode step is a graph for every {capture.removeprefix('every:')} layers")
 
 
 # --- functions ------------------------------------------------------------------------------------------------------
