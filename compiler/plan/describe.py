@@ -226,7 +226,7 @@ def _states(program: Program) -> Iterable[StateModel]:
 
 
 def _tails(program: Program) -> Iterable[TailModel]:
-    """Neighbouring layers share a row: `layers 21-39`, `the last 2,414, in layer 39 the last 128`."""
+    """Neighbouring layers share a row: `layers 21-39`, `the last 2,414, then fewer, down to 128 in layer 39`."""
 
     def key(region: Region) -> tuple[bool, bool]:
         return region.id.startswith("layers."), region.tail_rows is None
@@ -235,7 +235,7 @@ def _tails(program: Program) -> Iterable[TailModel]:
         names, counts = zip(*((region.id.rpartition(".")[2], region.tail_rows) for region in regions), strict=True)
         rows = "every row" if every else "the last one" if counts[0] == 1 else f"the last {counts[0]:,}"
         if not every and counts[-1] != counts[0]:
-            rows += f", in layer {names[-1]} the last {counts[-1]:,}"
+            rows += f", then fewer, down to {counts[-1]:,} in layer {names[-1]}"
         yield TailModel(layers(map(int, names)) if inside else ", ".join(names), rows)
 
 
