@@ -9,6 +9,7 @@ Where a device cannot have a thing, it is null.
 from __future__ import annotations
 
 import platform
+import re
 from collections import Counter
 from datetime import UTC, datetime
 from statistics import fmean, median
@@ -152,10 +153,11 @@ def floor_fraction(result: BenchResult, cell: CellResult, arm: ArmResult) -> flo
 def _launches(cell: CellResult) -> dict[str, Any] | None:
     if cell.launches is None:
         return None
-    layers = [count for name, count in cell.launches.items() if name.startswith("layers.")]
+    # A layer that shares its graph, as the first one does with the embedding, is not counted.
+    layers = [count for name, count in cell.launches.items() if re.fullmatch(r"layers\.\d+", name)]
     return {
         "step": sum(cell.launches.values()),
-        "per_layer": Spread.of(layers).median if layers and len(layers) == len(cell.distinct) else None,
+        "per_layer": Spread.of(layers).median if layers else None,
         "parts": cell.launches,
     }
 
