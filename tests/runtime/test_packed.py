@@ -212,7 +212,7 @@ def test_the_toy_through_the_command_line(tmp_path: Path, capsys: pytest.Capture
         assert main([*command, *options]) == 0
         texts.append(capsys.readouterr().out)
         files.append({**load_file(out[0]), **load_file(out[1])})
-    assert texts[0] == texts[1] and "kv_cache packed" in (tmp_path / "packed.plan" / "README.md").read_text()
+    assert texts[0] == texts[1] and "`kv_cache` is packed" in (tmp_path / "packed.plan" / "README.md").read_text()
     expect_same(files[1], files[0])
 
 
@@ -220,4 +220,4 @@ def test_widths_have_to_fill_blocks() -> None:
     sets = ["numerics.kv_cache=packed", "weights={linear: bf16, experts: bf16, engram: bf16, scale: e8m0}"]
     found = load("toy", sets=[*sets, "attention.head_dim=48", "indexer.head_dim=40"]).diagnostics
     assert [finding.code for finding in found] == ["DSV215", "DSV215"]
-    assert all("kv_cache packed" in str(finding) for finding in found)
+    assert all("`kv_cache` is packed" in str(finding) for finding in found)
