@@ -88,7 +88,7 @@ def feed_both(tail: Session, full: Session, sizes: list[int], chunk: int | None,
     expect_equal_state(tail, full)
 
 
-@pytest.mark.parametrize(("window", "chunk"), [(1, 16), (3, 7), (3, 64), (16, 1), (16, 7), (16, 64)])
+@pytest.mark.parametrize(("window", "chunk"), [(1, 16), (3, 64), (16, 1), (16, 7)])
 def test_the_same_as_every_row(window: int, chunk: int) -> None:
     """Poisoned slots: a row that was left out and is read all the same shows as NaN."""
     changes = windowed(window)
