@@ -49,7 +49,8 @@ def whole_products() -> None:
 @pytest.mark.parametrize("region", REGIONS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_calls_agree_with_the_reference(case: Case, region: str) -> None:
-    found = layers("reference").compare(region, case)
+    # A whole layer goes by the median of its tokens: of fewer than four, one whose experts turn decides.
+    found = layers("reference").compare(region, case, whole=len(case.positions) * case.tokens >= 4)
     print(*found.lines(past=False), sep="\n")
     assert not found.lines()
 
