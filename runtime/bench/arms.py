@@ -155,8 +155,8 @@ class TorchArm:
         self.inputs: StepInputs | None = None
 
     def prepare(self, inputs: StepInputs) -> None:
-        """Make the dense weights, once."""
-        self.executor = self.executor or plain_torch(self.engine)
+        """Make the dense weights."""
+        self.executor = plain_torch(self.engine)
         self.inputs = inputs
 
     def step(self, index: int) -> Tensor:
@@ -166,7 +166,8 @@ class TorchArm:
         return self.executor.run(self.inputs.step(index), {"ids": ids})["logits"]
 
     def release(self) -> None:
-        """The dense weights stay for the next cell."""
+        """Let go of the dense weights, which the next cell's peak would count."""
+        self.executor = None
 
 
 def make_arms(plan: Plan, engine: Engine, names: tuple[str, ...]) -> dict[str, Arm | None]:

@@ -2,8 +2,8 @@
 
 Rates are bytes or operations a second, times are seconds unless the key says `ms`, sizes are bytes. `floor_fraction` is
 the time that the bytes of a step need at `bandwidth.best` (of a prompt: its operations at `matmul`) by the median time
-that it took: 1 is the floor. Peaks are of the whole run, buffers for bandwidth and the weights of every arm among them.
-Where a device cannot have a thing, it is null.
+that it took: 1 is the floor. Peaks are those of getting the first arm ready for a cell, when no other arm's weights and
+no buffers for bandwidth are there. Where a device cannot have a thing, it is null.
 """
 
 from __future__ import annotations
