@@ -55,7 +55,8 @@ class Engine:
     the plan has native kernels, plain torch stands in for them there.
 
     Where only the last logits of a feed are wanted, `tail` says which rows regions compute. `exact`: those at its end
-    that these and the state after it need, as the plan says; the result is that of every row, for less. `every`: all.
+    that these and the state after it need, as the plan says; the result is that of every row, for less. `every`: all,
+    and the last one's logits.
     `bounded`: in regions that may leave rows out, no more than a window of them (bounded replay). That is less again,
     but an approximation: of a feed longer than the window, logits and window state are close to the exact ones.
     """
@@ -167,7 +168,7 @@ class Engine:
             ]
         refusals.raise_if(faults)
         size = min(chunk or self.manifest.runtime.prefill_chunk, self.manifest.runtime.prefill_chunk)
-        rows = None if self.tail == "every" or all_logits or trace is not None else self._tail_rows[self.tail]
+        rows = None if all_logits or trace is not None else self._tail_rows[self.tail]
         kept: list[Tensor] = []
         for start in range(0, len(tokens), size):
             part = tokens[start : start + size]

@@ -24,13 +24,13 @@ TAILS: tuple[TailKind, ...] = get_args(TailKind)
 
 
 def computed_rows(manifest: Manifest, kind: TailKind) -> dict[str, int | None]:
-    """Rows at the end of a prompt that each region computes, None for every one."""
+    """Rows at the end of a prompt that each region computes, None for every one; of the logits always the last alone."""
     rows: dict[str, int | None] = {region.id: region.tail_rows for region in manifest.regions}
     if kind == "every":
-        return dict.fromkeys(rows)
-    if kind == "exact":
-        return rows
-    return {region: None if count is None else min(count, manifest.model.window_size) for region, count in rows.items()}
+        rows = dict.fromkeys(rows)
+    elif kind == "bounded":
+        rows = {name: None if count is None else min(count, manifest.model.window_size) for name, count in rows.items()}
+    return {**rows, **{region.id: 1 for region in manifest.regions if "logits" in region.writes}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def test_runs_use_it_where_no_row_is_wanted(
     given = {name: tmp_path / value if name.endswith("_out") else value for name, value in options.items()}
     result = run_plan(plan(), TINY, Prompt(ids=PROMPT[:40]), RunOptions(n=2, **given))
     assert len(result.ids) == 2
-    expected = [0, 0] if not options else [24, 8, 0, 0] if "chunk" in options else [None, None]
+    expected = [24, 8, 0, 0] if "chunk" in options else [None, None] if options in WHOLE else [0, 0]
     assert asked == expected
 
 
@@ -229,6 +229,7 @@ def test_every_row_where_it_is_wanted() -> None:
     with counted(rows, tail="every").open() as session:
         rows.clear()
         session.feed(PROMPT[:90])
+        assert rows.pop("head") == 1  # the logits of one row are wanted, whatever layers compute
         assert set(rows.values()) == {90}
 
 
