@@ -18,6 +18,7 @@ ROUNDED = ("window_rows", "index_query", "window_kv", "compress_kv", "index_k")
 ROW_KINDS = ("window_kv", "compress_kv", "index_k")
 WORSE = 1.5  # times as far from f32 as the reference kernels
 FLOORS = {torch.bfloat16: 2e-3, torch.float32: 1e-5}  # of that distance: what rounding a result takes
+GATES = 2e-3  # and of the gates of one token, few numbers, what rounding their keys to bf16 takes
 FLIPS = 0.02  # of rounded rows, elements that may come out as another code in any case
 CODES = 3e-2  # and how far such rows may be apart
 LOOSE = 0.1  # a whole layer: experts and selections that turn move single tokens further
@@ -74,7 +75,7 @@ def _against_exact(found: Found, call: str, port: str, got: Tensor, want: Tensor
     if rounded:
         turned, reference = ((rows.float() != exact).float().mean() for rows in (got, want))
         found.add(call, port, "flips", turned, max(WORSE * float(reference), FLIPS))
-    floor = CODES if rounded else FLOORS[want.dtype]
+    floor = CODES if rounded else GATES if port == "engram_gate" else FLOORS[want.dtype]
     distance, reference = (_largest(by_row(rows, exact)) for rows in (got, want))
     found.add(call, port, "apart", distance, max(WORSE * float(reference), floor))
 
