@@ -6,7 +6,16 @@ import triton
 import triton.language as tl
 
 from dsv41c.kernels.triton.boundary import finish_mix, load_streams, put_streams
-from dsv41c.kernels.triton.common import e2m1_value, e4m3_bits, e4m3_value, e8m0_value, fp8_scale, within
+from dsv41c.kernels.triton.common import (
+    await_previous,
+    e2m1_value,
+    e4m3_bits,
+    e4m3_value,
+    e8m0_value,
+    fp8_scale,
+    prefetch,
+    within,
+)
 from dsv41c.kernels.triton.planes import rows8, store_all_planes8, store_planes8
 from dsv41c.kernels.triton.rows import rope_pairs, rotated, window_pairs
 
@@ -15,12 +24,17 @@ from dsv41c.kernels.triton.rows import rope_pairs, rotated, window_pairs
 def input_rows(
     wq_a, wq_a_scale, wkv, wkv_scale, planes, raw,
     QL: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (QL/BM + C/BM, B/T): raw f32 [B, QL + C], wq_a x, then wkv x."""
     first = tl.program_id(0) * BM
     token = tl.program_id(1) * T
     x = planes + token * (D // 2)
+    if first < QL:
+        prefetch(wq_a + first * (D // 4), BM * D, PDL)
+    else:
+        prefetch(wkv + (first - QL) * (D // 4), BM * D, PDL)
+    await_previous(PDL)
     if first < QL:
         value = rows8(wq_a, wq_a_scale, x, D // 2, first, QL, D, BM, T, U, UNROLL, ASM)
     else:
@@ -33,11 +47,13 @@ def input_rows(
 def latents(
     raw, q_norm, kv_norm, frequency, positions, latent, planes, window_rows, q_eps, kv_eps,
     QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, QB: tl.constexpr, FAKE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (2, B): the query latent normed; the window row (norm, rope, fake FP8).
 
     latent [B, QL] and its planes8; window_rows [B, C]. QB: the power of two from QL on.
     """
+    await_previous(PDL)
     token = tl.program_id(1)
     own = raw + token * (QL + C)
     if tl.program_id(0) == 0:
@@ -77,17 +93,21 @@ def query_rows(
     M, QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr,
     BATCH: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (B + B/T * M/BM,): the mixing of each token finished; then, for every block of T tokens, BM rows of wq_b
     times the latents, with rope: query [B, M], M = heads * C. BM is even.
     """
     program = tl.program_id(0)
     if program < BATCH:
+        await_previous(PDL)
         finish_mix(program, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
     else:
         blocks = M // BM
         first = (program - BATCH) % blocks * BM
         token = (program - BATCH) // blocks * T
+        prefetch(wq_b + first * (QL // 4), BM * QL, PDL)
+        await_previous(PDL)
         value = rows8(wq_b, wq_b_scale, planes + token * (QL // 2), QL // 2, first, M, QL, BM, T, U, UNROLL, ASM)
         kind: tl.constexpr = query.dtype.element_ty
         value = value.to(kind).to(tl.float32)
@@ -140,7 +160,7 @@ def attend_split(
     query, window_kv, window_rows, compress_kv, topk, slots, positions, best, weight, value,
     H, G, K, ratio, softmax_scale,
     SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr,
-    PACKED: tl.constexpr, SELECTED: tl.constexpr,
+    PACKED: tl.constexpr, SELECTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (SPLITS, heads/HEADS, B): a softmax over KEYS keys, the window's splits before the selection's.
 
@@ -148,6 +168,7 @@ def attend_split(
     the weighted sum of the split. query [B, H, C]; window_kv [slots, W, C]; compress_kv [slots, G, C]; topk int64
     [B, K].
     """
+    await_previous(PDL)
     split = tl.program_id(0)
     token = tl.program_id(2)
     slot = tl.load(slots + token)
@@ -196,12 +217,13 @@ def _softmax(
 def attend_join(
     best, weight, value, sink, frequency, positions, slots, planes, window_rows, window_kv,
     H, SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, R: tl.constexpr, GROUP: tl.constexpr,
-    PACKED: tl.constexpr, KIND: tl.constexpr,
+    PACKED: tl.constexpr, KIND: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (H + 1, B): joins the splits of a head in order, undoes the rope; the last program stores the ring's row.
 
     planes: planes8 of GROUP * C columns for each group of GROUP heads.
     """
+    await_previous(PDL)
     head = tl.program_id(0)
     token = tl.program_id(1)
     position = tl.load(positions + token)
@@ -258,11 +280,13 @@ def store_ring(row, window_kv, place, C: tl.constexpr, PACKED: tl.constexpr):
 def low_rank_rows(
     wo_a, wo_a_scale, planes, planes_out, M, GROUPS: tl.constexpr,
     N: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr, KIND: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr, KIND: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (M/BM, B/T): rows of the block-diagonal wo_a [M, N], RANK a group; planes8 [B, WIDTH], WIDTH = M."""
     first = tl.program_id(0) * BM
     block = tl.program_id(1)
+    prefetch(wo_a + first * (N // 4), BM * N, PDL)
+    await_previous(PDL)
     own = planes + (block * T * GROUPS + first // RANK) * (N // 2)
     value = rows8(wo_a, wo_a_scale, own, GROUPS * (N // 2), first, M, N, BM, T, U, UNROLL, ASM)
     row = (first + tl.arange(0, BM))[:, None]
@@ -274,11 +298,13 @@ def low_rank_rows(
 def output_rows(
     wo_b, wo_b_scale, planes, streams, post, comb, target,
     N: tl.constexpr, D: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (D/BM, B/T): rows of wo_b [D, N], then onto the streams: target [B, S, D]."""
     first = tl.program_id(0) * BM
     block = tl.program_id(1)
+    prefetch(wo_b + first * (N // 4), BM * N, PDL)
+    await_previous(PDL)
     token = (block * T + tl.arange(0, T))[None, :]
     row = (first + tl.arange(0, BM))[:, None]
     h, own_post, own_comb = load_streams(streams, post, comb, token, row, row < D, D, S)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from dsv41c.kernels.reference import compress as reference
 from dsv41c.kernels.step import Step
+from dsv41c.kernels.triton.common import await_previous, prefetch
+from dsv41c.kernels.triton.launch import chained
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows16
 from dsv41c.kernels.triton.rows import MODES, norm_pairs, rope_pairs, row_place, store_row
@@ -20,6 +22,7 @@ _LARGEST_RATIO = 16  # the loops over a group's tokens are unrolled
 @triton.jit
 def project_rows(
     wkv, wgate, x, raw, M: tl.constexpr, D: tl.constexpr, GATED: tl.constexpr, T: tl.constexpr, K: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, tokens / T), rows M or with a gate 2 M: wkv x, then wgate x, to raw f32 [tokens, rows]."""
     row = tl.program_id(0)
@@ -28,6 +31,8 @@ def project_rows(
     weight = wkv
     if row >= M:  # never without a gate
         weight = wgate
+    prefetch(weight + row % M * D, D * (wkv.dtype.element_ty.primitive_bitwidth // 8), PDL)
+    await_previous(PDL)
     value = rows16(weight, x + token * D, row % M, M, D, D, 1, T, K, 8)
     place = raw + (token + tl.arange(0, T))[None, :] * WIDTH + row + tl.arange(0, 1)[:, None]
     tl.store(place, value)
@@ -73,12 +78,14 @@ def _pooled(tail, kv, score, stride, first, waiting, tokens, RATIO: tl.constexpr
 def finish_groups(
     kv, score, stride, tail, norm_weight, frequency, slots, positions, latent, pool, tokens, capacity, spare, eps,
     C: tl.constexpr, R: tl.constexpr, WIDTH: tl.constexpr, RATIO: tl.constexpr, MODE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (G, B): a group's rows to its latent and its row of the compressed KV; group 0 also leaves the new tail.
 
     kv and score [B * tokens, C], rows `stride` apart (RATIO 1: no score, no tail); tail f32 [slots, 2, RATIO, C];
     latent [B, G, C]; pool [slots, capacity, WIDTH].
     """
+    await_previous(PDL)
     group = tl.program_id(0)
     session = tl.program_id(1)
     KIND: tl.constexpr = latent.dtype.element_ty
@@ -155,6 +162,7 @@ def compress(
         kv, score, stride, norm_weight if group_tail is None else group_tail, norm_weight, rope, step.slots,
         step.positions, latent, compress_kv, tokens, compress_kv.shape[1], compress_kv.shape[0] - 1, eps,
         C=channels, R=rope_dim, WIDTH=compress_kv.shape[2], RATIO=ratio, MODE=MODES[kv_cache], enable_fp_fusion=False,
+        **chained(x.device),
     )  # fmt: skip
     return (latent, compress_kv) if group_tail is None else (latent, compress_kv, group_tail)
 
@@ -172,6 +180,6 @@ def _projected(x: Tensor, wkv: Tensor, wgate: Tensor | None) -> tuple[Tensor, Te
     together = min(count & -count, 4)
     project_rows[(width, count // together)](
         wkv, wkv if wgate is None else wgate, rows.contiguous(), raw, M=channels, D=dim, GATED=wgate is not None,
-        T=together, K=1024 // together, num_warps=1,
+        T=together, K=1024 // together, num_warps=1, **chained(x.device),
     )  # fmt: skip
     return raw, raw[:, channels:] if wgate is not None else raw, width

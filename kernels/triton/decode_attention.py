@@ -11,7 +11,7 @@ from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import attention
 from dsv41c.kernels.triton.decode_input import SublayerInput
-from dsv41c.kernels.triton.launch import assembly, language_type, power, scales, tile8, token_block, words
+from dsv41c.kernels.triton.launch import assembly, chained, language_type, power, scales, tile8, token_block, words
 from dsv41c.kernels.triton.target import AMD_SHARED, shared_memory
 
 _HEADS = 16  # heads of a program, the fewest that a matrix product takes
@@ -57,6 +57,7 @@ def attention_input(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=assembly(device),
+        **chained(device),
         num_warps=tile.warps,
     )
     latent = torch.empty(batch, 1, low, dtype=streams.dtype, device=device)
@@ -78,6 +79,7 @@ def attention_input(
         R=attrs["query_rope_dim"],
         QB=power(low),
         FAKE=attrs["window_rows_kv_cache"] != "none",
+        **chained(device),
         num_warps=4,
     )
     query = _query(step, given, query_wq_b, planes, query_rope, attrs)
@@ -111,6 +113,7 @@ def _query(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=assembly(planes.device),
+        **chained(planes.device),
         BATCH=batch,
         D=given.normed.shape[2],
         S=given.pre.shape[2],
@@ -161,6 +164,7 @@ def attention_output(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=asm,
+        **chained(device),
         KIND=language_type(query.dtype),
         num_warps=tile.warps,
     )
@@ -183,6 +187,7 @@ def attention_output(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=asm,
+        **chained(device),
         num_warps=tile.warps,
     )
     return window_kv, target
@@ -230,6 +235,7 @@ def _attend(
         KEYS=keys,
         PACKED=packed,
         SELECTED=topk is not None,
+        **chained(device),
         num_warps=warps,
     )
     planes = torch.empty(batch, heads * channels, dtype=torch.float16, device=device)
@@ -252,6 +258,7 @@ def _attend(
         GROUP=heads // attrs["output_groups"],
         PACKED=packed,
         KIND=language_type(query.dtype),
+        **chained(device),
         num_warps=2,
     )
     return planes

@@ -14,8 +14,8 @@ from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.reference.engram import RowTable
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import e4m3_value, e8m0_value
-from dsv41c.kernels.triton.launch import assembly, is_fp8, token_block, words
+from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value, prefetch
+from dsv41c.kernels.triton.launch import assembly, chained, is_fp8, token_block, words
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows8, store_planes8
 
@@ -113,8 +113,11 @@ class DeviceTable:
 
 
 @triton.jit
-def gather_rows(ids, codes, scale, out, columns, stride, first, C: tl.constexpr, BLOCK: tl.constexpr):
+def gather_rows(
+    ids, codes, scale, out, columns, stride, first, C: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
     """Grid (tokens * columns): one table row, C channels, to out [tokens, columns, C]; ids `stride` apart by token."""
+    await_previous(PDL)
     program = tl.program_id(0).to(tl.int64)
     row = tl.load(ids + program // columns * stride + first + program % columns)
     channel = tl.arange(0, BLOCK)
@@ -127,7 +130,7 @@ def _gather(table: DeviceTable, ids: Tensor, tokens: int, columns: int, stride: 
     width = table.codes.shape[1]
     gather_rows[(tokens * columns,)](
         ids, table.codes, table.scale, out, columns, stride, first, C=width, BLOCK=triton.next_power_of_2(width),
-        num_warps=1,
+        num_warps=1, **chained(out.device),
     )  # fmt: skip
 
 
@@ -145,8 +148,9 @@ def engram_rows(engram_ids: Tensor, table: RowTable, *, index: int) -> Tensor:
 
 
 @triton.jit
-def to_planes(x, planes, N: tl.constexpr, BLOCK: tl.constexpr):
+def to_planes(x, planes, N: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Grid (ceil(N / BLOCK), rows): rows [N] as `planes8`."""
+    await_previous(PDL)
     row = tl.program_id(1)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + row * N + column, mask=column < N, other=0.0).to(tl.float32)
@@ -156,11 +160,13 @@ def to_planes(x, planes, N: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def project_rows(
     codes, scales, planes, out, M: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (M / BM, rows / T): out [rows, M] of an E4M3 matrix [M, N] times rows as planes."""
     first = tl.program_id(0) * BM
     token = tl.program_id(1) * T
+    prefetch(codes + first * (N // 4), BM * N, PDL)
+    await_previous(PDL)
     value = rows8(codes, scales, planes + token * (N // 2), N // 2, first, M, N, BM, T, U, UNROLL, ASM)
     place = out + (token + tl.arange(0, T))[None, :] * M + (first + tl.arange(0, BM))[:, None]
     tl.store(place, value.to(out.dtype.element_ty))
@@ -168,12 +174,14 @@ def project_rows(
 
 @triton.jit
 def gate_streams(
-    streams, projected, q_weight, k_weight, out, gates, eps, S: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+    streams, projected, q_weight, k_weight, out, gates, eps, S: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (S, rows): one stream of streams [rows, S, D] plus its gate times the value; gates f32 [rows, S].
 
     projected [rows, S + 1, D]: the keys, then the value.
     """
+    await_previous(PDL)
     stream = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     h = streams + (row * S + stream) * D
@@ -228,7 +236,7 @@ def engram_gate(
     gates = torch.empty(batch, tokens, count, dtype=torch.float32, device=streams.device)
     gate_streams[count, batch * tokens](
         streams.contiguous(), projected, q_weight, k_weight, out, gates, eps, S=count, D=dim,
-        BLOCK=min(1024, triton.next_power_of_2(dim)), enable_fp_fusion=False,
+        BLOCK=min(1024, triton.next_power_of_2(dim)), enable_fp_fusion=False, **chained(streams.device),
     )  # fmt: skip
     return out, gates
 
@@ -240,11 +248,12 @@ def _projected(rows: Tensor, wkv: Tensor | Packed) -> Tensor:
         return matmul(rows, wkv, rows.dtype)
     height = wkv.codes.shape[0]
     planes = torch.empty(count, width, dtype=torch.float16, device=rows.device)
-    to_planes[triton.cdiv(width, 1024), count](rows.contiguous(), planes, N=width, BLOCK=1024)
+    to_planes[triton.cdiv(width, 1024), count](rows.contiguous(), planes, N=width, BLOCK=1024, **chained(rows.device))
     out = torch.empty(count, height, dtype=rows.dtype, device=rows.device)
     together = token_block(count)
     project_rows[height // 2, count // together](
         words(wkv.codes), wkv.scale.view(torch.uint8), planes.view(torch.int32), out, M=height, N=width, BM=2,
         T=together, U=min(32, triton.next_power_of_2(width // 16)), UNROLL=4, ASM=assembly(rows.device), num_warps=1,
+        **chained(rows.device),
     )  # fmt: skip
     return out

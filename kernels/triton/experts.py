@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, put_streams
-from dsv41c.kernels.triton.common import e8m0_value, softplus, swiglu
+from dsv41c.kernels.triton.common import await_previous, e8m0_value, prefetch, softplus, swiglu
 from dsv41c.kernels.triton.planes import (
     PLANE4_HIDDEN,
     dot4,
@@ -24,7 +24,7 @@ def route_rows(
     s1, s1_scale, s3, s3_scale, planes8, hidden8, limit,
     E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr,
     BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr,
-    KIND: tl.constexpr, ASM: tl.constexpr,
+    KIND: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The router, and what does not wait for it. Grid (B * E + B/T * INTER/BM,): E programs of each token score an
     expert each, and the last of them picks A; then BM rows of w1 and w3 of the shared expert, for a block of T tokens.
@@ -36,6 +36,8 @@ def route_rows(
     if program < BATCH * E:
         token = program // E
         expert = program % E
+        prefetch(gate + expert * D, D * (gate.dtype.element_ty.primitive_bitwidth // 8), PDL)
+        await_previous(PDL)
         logit = rows16(gate, normed + token * D, expert, E, D, D, 1, 1, K, UNROLL) / gate_temp
         score = tl.sqrt_rn(softplus(logit))
         tl.store(scores + token * E + expert + tl.zeros([1, 1], tl.int32), score)
@@ -47,6 +49,9 @@ def route_rows(
     else:
         row = (program - BATCH * E) % (INTER // BM) * BM
         start = (program - BATCH * E) // (INTER // BM) * T
+        prefetch(s1 + row * (D // 4), BM * D, PDL)
+        prefetch(s3 + row * (D // 4), BM * D, PDL)
+        await_previous(PDL)
         x8 = planes8 + start * (D // 2)
         first = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
         up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
@@ -99,7 +104,7 @@ def hidden_rows(
     BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, G: tl.constexpr,
     UNROLL: tl.constexpr, LIMITED: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL8: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr, KIND: tl.constexpr,
-    ASM: tl.constexpr,
+    ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (B + B * A * INTER + B/T * D/BM,): the mixing of each token finished; a row of w1 and w3 of a chosen expert,
     with SwiGLU and routing weight; BM rows of w2 of the shared expert.
@@ -108,6 +113,7 @@ def hidden_rows(
     shared f32 [B, D], rounded. For more than one token pairs come by expert (`order`), so that one read a second time
     is in the L2 cache still.
     """
+    await_previous(PDL, EARLY=False)  # `down_rows` reads ids before it waits
     program = tl.program_id(0)
     routed = program - BATCH
     if routed < 0:
@@ -178,7 +184,7 @@ def _routed(
 def down_rows(
     w2, w2_scale, hidden4, ids, shared, streams, post, comb, target,
     A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, G: tl.constexpr,
-    UNROLL: tl.constexpr, TOKEN_FIRST: tl.constexpr, ASM: tl.constexpr,
+    UNROLL: tl.constexpr, TOKEN_FIRST: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """BM rows of w2 of every chosen expert, summed, and with the shared expert's put onto the streams: [B, S, D].
 
@@ -190,6 +196,11 @@ def down_rows(
     else:
         first = tl.program_id(0) * BM
         token = tl.program_id(1)
+    if not TOKEN_FIRST:
+        for i in tl.static_range(A):
+            own = tl.load(ids + token * A + i) * D + first
+            prefetch(w2 + own * (INTER // 8), BM * INTER // 2, PDL)
+    await_previous(PDL)
     EVICT: tl.constexpr = "" if TOKEN_FIRST else "evict_first"
     GROUPS: tl.constexpr = INTER // 32
     TOTAL: tl.constexpr = A * GROUPS
@@ -220,10 +231,14 @@ def down_rows(
 @triton.jit
 def head_rows(
     head, normed, logits, V, D: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, K: tl.constexpr, UNROLL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (V/BM, B/T): logits f32 [B, V]."""
     first = tl.program_id(0) * BM
     block = tl.program_id(1)
+    if first + BM <= V:
+        prefetch(head + first.to(tl.int64) * D, BM * D * (head.dtype.element_ty.primitive_bitwidth // 8), PDL)
+    await_previous(PDL)
     value = rows16(head, normed + block * T * D, first, V, D, D, BM, T, K, UNROLL)
     row = (first + tl.arange(0, BM))[:, None]
     token = (block * T + tl.arange(0, T))[None, :].to(tl.int64)

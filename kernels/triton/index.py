@@ -10,7 +10,8 @@ from torch import Tensor
 from dsv41c.kernels.reference import index as reference
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import e4m3_value, e8m0_value
+from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value, prefetch
+from dsv41c.kernels.triton.launch import chained
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows16
 from dsv41c.kernels.triton.rows import MODES, fp4_pairs, norm_pairs, rope_pairs, row_place, store_row
@@ -25,11 +26,13 @@ def store_keys(
     rows, wk, k_norm, frequency, slots, positions, pool, capacity, spare, eps,
     C: tl.constexpr, N: tl.constexpr, R: tl.constexpr, WIDTH: tl.constexpr, RATIO: tl.constexpr, MODE: tl.constexpr,
     K: tl.constexpr, PROJECT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (G, B): the key of a group, C channels, to its row of pool [slots, capacity, WIDTH].
 
     rows [B, G, N] are latents, which wk [C, N] projects here; without PROJECT they are the projected rows [B, G, C].
     """
+    await_previous(PDL)
     group = tl.program_id(0)
     session = tl.program_id(1)
     KIND: tl.constexpr = rows.dtype.element_ty
@@ -86,7 +89,7 @@ def index_keys(
         rows, wk, k_norm, rope, step.slots, step.positions, index_k, index_k.shape[1], index_k.shape[0] - 1, eps,
         C=channels, N=width, R=rope_dim, WIDTH=index_k.shape[2], RATIO=ratio, MODE=MODES[kv_cache],
         K=min(128, triton.next_power_of_2(width)), PROJECT=project, num_warps=8 if project else 1,
-        enable_fp_fusion=False,
+        enable_fp_fusion=False, **chained(latent.device),
     )  # fmt: skip
     return index_k
 
@@ -123,6 +126,7 @@ def make_queries(
     latent, codes, scales, x, weights_proj, frequency, positions, query, weight, tokens, factor,
     H: tl.constexpr, C: tl.constexpr, N: tl.constexpr, D: tl.constexpr, R: tl.constexpr, MODE: tl.constexpr,
     K: tl.constexpr, KW: tl.constexpr, FP8: tl.constexpr, PROJECT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, H * C / 32 + H with PROJECT, else H * C / 32): 32 channels of a query, or one head weight.
 
@@ -131,6 +135,11 @@ def make_queries(
     """
     row = tl.program_id(0)
     block = tl.program_id(1)
+    if PROJECT:  # noqa: SIM102 - a branch of the compiler's and one of the device's
+        if block < H * C // 32:
+            BYTES: tl.constexpr = 32 * N * (codes.dtype.element_ty.primitive_bitwidth // 8)
+            prefetch(codes + block.to(tl.int64) * 32 * N, BYTES, PDL)
+    await_previous(PDL)
     KIND: tl.constexpr = query.dtype.element_ty
     if block < H * C // 32:
         pair = tl.arange(0, 16)
@@ -193,6 +202,7 @@ def index_query(
         latent, codes, scales, x.contiguous(), weights_proj, rope, step.positions, query, weight, tokens, factor,
         H=heads, C=channels, N=width, D=dim, R=rope_dim, MODE=MODES[kv_cache], K=256, KW=1024,
         FP8=codes.dtype == torch.uint8, PROJECT=project, num_warps=4 if project else 1, enable_fp_fusion=False,
+        **chained(x.device),
     )  # fmt: skip
     return query, weight
 
