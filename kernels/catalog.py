@@ -31,7 +31,8 @@ class StateKind:
     """A kind of value: how long it lives, what it is, which op kinds may write it, how it crosses a device boundary.
 
     `crosses`: `chunk` travels with the chunk of tokens; `mirror` is session state of which the other device keeps a
-    mirror that receives appended rows; `never` stays where it is.
+    mirror that receives appended rows; `never` stays where it is. `wire`: what it is on the way: the `values` as they
+    are, `i32` for integers that fit, `bits`, a bit for each boolean of the last axis.
     """
 
     name: str
@@ -39,6 +40,7 @@ class StateKind:
     meaning: str
     writers: tuple[str, ...]
     crosses: Literal["chunk", "mirror", "never"]
+    wire: Literal["values", "i32", "bits"] = "values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +73,24 @@ def _kind(
     writers: str,
     meaning: str,
     crosses: Literal["chunk", "mirror", "never"] = "never",
+    wire: Literal["values", "i32", "bits"] = "values",
 ) -> StateKind:
-    return StateKind(name, scope, meaning, tuple(writers.split()), crosses)
+    return StateKind(name, scope, meaning, tuple(writers.split()), crosses, wire)
 
 
 STATE_KINDS: Mapping[str, StateKind] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            _kind("ids", "step", "", "token ids of this call [B, T]", "chunk"),
+            _kind("ids", "step", "", "token ids of this call [B, T]", "chunk", "i32"),
             _kind("streams", "step", "embed engram_gate expand", "residual streams [B, T, S, D]", "chunk"),
             _kind("pre", "step", "embed mix", "pre-mix carried to the next sublayer [B, T, S]", "chunk"),
             _kind("window_kv", "session", "window_store", "ring of the last W window rows [W, C]"),
             _kind("group_tail", "session", "compress", "rows of the open group, KV and score [2, r, C]"),
             _kind("compress_kv", "session", "compress", "compressed KV, a row a complete group [N/r, C]", "mirror"),
             _kind("index_k", "session", "index_keys", "index keys, a row a complete group [N/r, IC]", "mirror"),
-            _kind("topk", "step", "select_topk", "selected groups, ascending, -1 = none [B, T, K]", "chunk"),
-            _kind("candidates", "step", "select_candidates", "candidate blocks [B, T, N/r/block]", "chunk"),
+            _kind("topk", "step", "select_topk", "selected groups, ascending, -1 = none [B, T, K]", "chunk", "i32"),
+            _kind("candidates", "step", "select_candidates", "candidate blocks [B, T, N/r/block]", "chunk", "bits"),
             _kind("token_history", "session", "engram_ids", "last compressed token ids [max_ngram_size - 1]"),
             _kind("temporary", "step", "*", "lives inside one layer"),
         )

@@ -117,8 +117,13 @@ class _Crossings:
         return self.start.positions.value(("placement", "layer_ends", stage - 1))
 
     def _bytes_per_token(self, value: Value) -> float:
+        """What goes over the wire for a token: of session state, an appended row's share."""
         if value.scope == "step":
-            return float(self.start.shapes.bytes(value.shape, value.dtype))
+            wire = STATE_KINDS[value.kind].wire
+            elements = self.start.shapes.bytes(value.shape, "u8")
+            if wire == "values":
+                return float(self.start.shapes.bytes(value.shape, value.dtype))
+            return float(4 * elements if wire == "i32" else -(-elements // 8))
         assert value.layer is not None
         row = DTYPE_BYTES[value.dtype]
         for size in value.shape[1:]:

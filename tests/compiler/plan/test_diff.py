@@ -38,8 +38,8 @@ def test_a_moved_boundary(changed):
         "+ transfer pre@L21.ffn stage 0 -> 1, 16 bytes per token",
         "+ transfer compress_kv@L20 stage 0 -> 1, 1,024 bytes per token",
         "+ transfer index_k@L20 stage 0 -> 1, 256 bytes per token",
-        "+ transfer topk@L20 stage 0 -> 1, 4,096 bytes per token",
-        "+ transfer candidates@L20 stage 0 -> 1, 512 bytes per token",
+        "+ transfer topk@L20 stage 0 -> 1, 2,048 bytes per token",
+        "+ transfer candidates@L20 stage 0 -> 1, 64 bytes per token",
     )
     assert difference.summary == "2 changed, 6 added, 2 removed"
 
