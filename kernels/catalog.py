@@ -11,6 +11,9 @@ read port `X` and a write port `X` of one op are the same storage, and the kerne
 Symbols of shapes: B sessions, T tokens of this call, D dim, S streams, H heads, C head_dim, W window, r compress ratio,
 V vocab_size, IH and IC indexer heads and head_dim, K index_topk, N context, E engram layers.
 
+With `placement.tensor_parallel` above 1, H, V and the groups of `output` are those of one shard, and its routed experts
+begin at `first`. With the attribute `shards` an op gives its shard's part of a sum, in f32 and not rounded.
+
 With the attribute `kv_cache: packed` a row of `window_kv`, `compress_kv` or `index_k` is u8 [bytes] instead of C or IC
 floats, as `encodings.CACHE_ROWS` says, and stands for the very values that `reference` rounds to. Nothing else changes.
 """
@@ -63,6 +66,7 @@ class OpKind:
     weights: tuple[str, ...] = ()
     optional_weights: tuple[str, ...] = ()
     attrs: tuple[str, ...] = ()
+    optional_attrs: tuple[str, ...] = ()
     uses_step: bool = False
     families: tuple[str, ...] = field(default=FAMILIES)
 
@@ -116,6 +120,7 @@ def _op(
     weights: str = "",
     optional_weights: str = "",
     attrs: str = "",
+    optional_attrs: str = "",
     uses_step: bool = False,
 ) -> OpKind:
     return OpKind(
@@ -126,6 +131,7 @@ def _op(
         tuple(weights.split()),
         tuple(optional_weights.split()),
         tuple(attrs.split()),
+        tuple(optional_attrs.split()),
         uses_step,
     )
 
@@ -261,6 +267,7 @@ _OPS = (
         "grouped low-rank output projection [B, T, D]",
         weights="wo_a wo_b",
         attrs="groups activation_quant",
+        optional_attrs="shards",
     ),
     _op("expand", "sublayer_out streams:streams post comb", "streams:streams", "sublayer output back onto the streams"),
     _op(
@@ -277,6 +284,7 @@ _OPS = (
         "routed",
         "routed experts, SwiGLU with clamps, routing weight before w2, summed in fp32",
         weights="w1 w2 w3",
+        optional_weights="first",
         attrs="limit activation_quant",
     ),
     _op(
@@ -286,8 +294,17 @@ _OPS = (
         "the shared expert, added to the routed sum; one rounding",
         weights="w1 w2 w3",
         attrs="limit activation_quant",
+        optional_attrs="shards",
     ),
     _op("head", "x", "logits", "fp32 logits [B, T, V]", weights="head"),
+    _op(
+        "all_reduce",
+        "sublayer_out",
+        "sublayer_out",
+        "the sum of all shards' parts, rounded to `dtype`",
+        attrs="shards dtype bytes_per_token",
+    ),
+    _op("all_gather", "logits", "logits", "all shards' logits, in order", attrs="shards bytes_per_token"),
     _op("transfer", "value:*", "value:*", "a value of this step, copied to the next stage's device"),
     _op("mirror", "value:*", "value:*", "session state of another stage, kept up to date by its appended rows"),
 )
@@ -296,8 +313,12 @@ OPS: Mapping[str, OpKind] = MappingProxyType({op.name: op for op in _OPS})
 
 # The ops that carry a value to another stage, and how what they carry crosses. The runtime does this; no kernel does.
 CARRIERS: Mapping[str, str] = MappingProxyType({"transfer": "chunk", "mirror": "mirror"})
+# The ops in which the shards of a stage meet; `bytes_per_token` is what each of them gives for a token of a session.
+COLLECTIVES = ("all_reduce", "all_gather")
 # Bytes of an element, by the dtypes that values have.
 DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "bf16": 2, "i64": 8, "bool": 1, "u8": 1})
+# Along what a weight is split; of `experts`, which are several tensors, a shard has whole ones.
+Split = Literal["rows", "columns", "experts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +328,7 @@ class WeightRole:
     `name` and `shape` hold `{layer}`, `{expert}` and the spec's symbols (`dim`, `heads*head_dim`), which
     `compiler.plan.weights` evaluates. `stored`: `linear`, `experts`, `engram` follow the spec's `weights` section;
     `bf16` and `f32` are what the release stores. `compute`: `compute` is the spec's compute dtype, `f32` always f32,
-    `stored` is left packed and decoded at use.
+    `stored` is left packed and decoded at use. `split`: along what shards have parts of it; None where they have all.
     """
 
     role: str
@@ -315,16 +336,20 @@ class WeightRole:
     shape: tuple[str, ...]
     stored: Literal["linear", "experts", "engram", "bf16", "f32"]
     compute: Literal["compute", "f32", "stored"]
+    split: Split | None
 
 
 def _role(role: str, name: str, shape: str, stored: str, compute: str = "compute") -> WeightRole:
-    return WeightRole(role, name, tuple(shape.split()), stored, compute)  # type: ignore[arg-type]
+    """A role from words. `%` marks the size along which shards have parts; of experts they have whole ones."""
+    split: Split | None = "rows" if shape.startswith("%") else "columns" if "%" in shape else None
+    split = "experts" if "{expert}" in name else split
+    return WeightRole(role, name, tuple(shape.replace("%", "").split()), stored, compute, split)  # type: ignore[arg-type]
 
 
 _MIX = "(2+streams)*streams"
 _ROLES = (
     _role("embed", "embed.weight", "vocab_size dim", "bf16"),
-    _role("head", "head.weight", "vocab_size dim", "bf16", "f32"),
+    _role("head", "head.weight", "%vocab_size dim", "bf16", "f32"),
     _role("final_norm", "norm.weight", "dim", "bf16", "f32"),
     _role("attn_norm", "layers.{layer}.attn_norm.weight", "dim", "bf16", "f32"),
     _role("ffn_norm", "layers.{layer}.ffn_norm.weight", "dim", "bf16", "f32"),
@@ -336,12 +361,12 @@ _ROLES = (
     _role("hc_ffn_base", "layers.{layer}.hc_ffn_base", _MIX, "f32", "f32"),
     _role("wq_a", "layers.{layer}.attn.wq_a.weight", "q_lora_rank dim", "linear"),
     _role("q_norm", "layers.{layer}.attn.q_norm.weight", "q_lora_rank", "bf16", "f32"),
-    _role("wq_b", "layers.{layer}.attn.wq_b.weight", "heads*head_dim q_lora_rank", "linear"),
+    _role("wq_b", "layers.{layer}.attn.wq_b.weight", "%heads*head_dim q_lora_rank", "linear"),
     _role("wkv", "layers.{layer}.attn.wkv.weight", "head_dim dim", "linear"),
     _role("kv_norm", "layers.{layer}.attn.kv_norm.weight", "head_dim", "bf16", "f32"),
-    _role("attn_sink", "layers.{layer}.attn.attn_sink", "heads", "f32", "f32"),
-    _role("wo_a", "layers.{layer}.attn.wo_a.weight", "groups*o_lora_rank heads*head_dim//groups", "linear"),
-    _role("wo_b", "layers.{layer}.attn.wo_b.weight", "dim groups*o_lora_rank", "linear"),
+    _role("attn_sink", "layers.{layer}.attn.attn_sink", "%heads", "f32", "f32"),
+    _role("wo_a", "layers.{layer}.attn.wo_a.weight", "%groups*o_lora_rank heads*head_dim//groups", "linear"),
+    _role("wo_b", "layers.{layer}.attn.wo_b.weight", "dim %groups*o_lora_rank", "linear"),
     _role("compressor_wkv", "layers.{layer}.attn.compressor.wkv.weight", "head_dim dim", "bf16"),
     _role("compressor_wgate", "layers.{layer}.attn.compressor.wgate.weight", "head_dim dim", "bf16"),
     _role("compressor_norm", "layers.{layer}.attn.compressor.norm.weight", "head_dim", "bf16", "f32"),
@@ -356,9 +381,9 @@ _ROLES = (
     _role("experts_w1", "layers.{layer}.ffn.experts.{expert}.w1.weight", "inter_dim dim", "experts", "stored"),
     _role("experts_w2", "layers.{layer}.ffn.experts.{expert}.w2.weight", "dim inter_dim", "experts", "stored"),
     _role("experts_w3", "layers.{layer}.ffn.experts.{expert}.w3.weight", "inter_dim dim", "experts", "stored"),
-    _role("shared_w1", "layers.{layer}.ffn.shared_experts.w1.weight", "inter_dim dim", "linear"),
-    _role("shared_w2", "layers.{layer}.ffn.shared_experts.w2.weight", "dim inter_dim", "linear"),
-    _role("shared_w3", "layers.{layer}.ffn.shared_experts.w3.weight", "inter_dim dim", "linear"),
+    _role("shared_w1", "layers.{layer}.ffn.shared_experts.w1.weight", "%inter_dim dim", "linear"),
+    _role("shared_w2", "layers.{layer}.ffn.shared_experts.w2.weight", "dim %inter_dim", "linear"),
+    _role("shared_w3", "layers.{layer}.ffn.shared_experts.w3.weight", "%inter_dim dim", "linear"),
     _role("engram_table", "layers.{layer}.engram.embed.weight", "engram_rows engram_head_dim", "engram", "stored"),
     _role("engram_wkv", "layers.{layer}.engram.wkv.weight", "(streams+1)*dim engram_width", "linear"),
     _role("engram_q_weight", "layers.{layer}.engram.q_weight", "streams dim", "bf16", "f32"),

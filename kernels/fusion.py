@@ -6,8 +6,9 @@ own form, and its kernel is called by the catalogue's convention, always with `s
 
     writes = kernels.KIND(step, reads, weights, optional reads and weights by name, attrs by name)
 
-Weights and attributes are those of the covered ops, named `{op kind}_{name}` (`query_wq_a`, `mix_eps`). What is neither
-read from outside nor among the writes is hidden: no value of a plan shows it.
+Weights and attributes are those of the covered ops, named `{op kind}_{name}` (`query_wq_a`, `mix_eps`). Optional ones
+are left out: ops that have them give a shard's part of a sum, and no fused kind covers the collective behind it. What
+is neither read from outside nor among the writes is hidden: no value of a plan shows it.
 """
 
 from __future__ import annotations
@@ -85,8 +86,7 @@ def _fused(name: str, covers: str, wires: str, writes: str, summary: str) -> Fus
         _reads(wired),
         tuple(Port(write, _port(OPS[op].writes, port).kind) for write, (op, port) in left.items()),
         tuple(part_name(op, weight) for op in kinds for weight in OPS[op].weights),
-        tuple(part_name(op, weight) for op in kinds for weight in OPS[op].optional_weights),
-        tuple(part_name(op, attr) for op in kinds for attr in OPS[op].attrs),
+        attrs=tuple(part_name(op, attr) for op in kinds for attr in OPS[op].attrs),
         uses_step=True,
     )
     return FusedKind(name, summary, kinds, MappingProxyType(wired), MappingProxyType(left), signature)

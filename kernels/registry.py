@@ -2,7 +2,7 @@
 
 Variants: `reference` is plain torch, `static` the same as a graph can hold it. `triton` has native kernels, for the
 families and kinds that `kernels.fusion` lists, and takes the `static` ones for the rest; only asking for it imports
-Triton.
+Triton. The collectives are the same for all: they go to what connects the processes of a stage.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 
-from dsv41c.kernels.catalog import FAMILIES
+from dsv41c.kernels.catalog import COLLECTIVES, FAMILIES
+from dsv41c.kernels.collectives import Collectives
 from dsv41c.kernels.fusion import CALLS, FUSED, NATIVE_VARIANT
 from dsv41c.kernels.reference import (
     attend,
@@ -28,8 +29,15 @@ from dsv41c.kernels.reference import (
     select,
     window,
 )
+from dsv41c.kernels.reference.collectives import CollectiveKernels
 
 Kernel = Callable[..., Any]
+
+
+def _meeting(collectives: Collectives | None) -> Mapping[str, Kernel]:
+    kernels = CollectiveKernels(collectives)
+    return {name: getattr(kernels, name) for name in COLLECTIVES}
+
 
 _REFERENCE: Final[Mapping[str, Kernel]] = MappingProxyType(
     {
@@ -56,6 +64,7 @@ _REFERENCE: Final[Mapping[str, Kernel]] = MappingProxyType(
         "experts": moe.experts,
         "shared_expert": moe.shared_expert,
         "head": embed.head,
+        **_meeting(None),
     }
 )
 
@@ -131,13 +140,15 @@ class Kernels:
         return sorted({*self._kernels, "family", "variant"})
 
 
-def kernels_for(family: str, variant: str = "reference") -> Kernels:
+def kernels_for(family: str, variant: str = "reference", collectives: Collectives | None = None) -> Kernels:
     """All kernels of a family and variant. Raises ValueError, naming what exists, where there is none.
 
-    Raises ImportError for the variant `triton` where Triton is not installed.
+    `collectives` is what connects the processes of a stage; without it, kernels that need others refuse to run. Raises
+    ImportError for the variant `triton` where Triton is not installed.
     """
     table = _table(family, variant)
     if not table:
         there = "; ".join(f"{known}: {', '.join(variants(known))}" for known in FAMILIES)
         raise ValueError(f"no `{variant}` kernels for family `{family}`; there are {there}")
+    table = table if collectives is None else {**table, **_meeting(collectives)}
     return Kernels(family, variant, {kind: table[kind] for kind in CALLS if kind in table})

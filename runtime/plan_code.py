@@ -127,7 +127,8 @@ def _fits(kind: OpKind, positional: int, named: Mapping[str, Literal | None], li
     if positional != required:
         raise RefusedError(f"`kernels.{kind.name}` takes {required} arguments by place, not {positional}", line)
     literals = {name for name, value in named.items() if value is not None}
-    if literals != set(kind.attrs) or not named.keys() - literals <= optional:
+    attrs = set(kind.attrs)
+    if not attrs <= literals <= attrs.union(kind.optional_attrs) or not named.keys() - literals <= optional:
         raise RefusedError(f"`kernels.{kind.name}` does not take these keywords: {', '.join(named)[:200]}", line)
 
 

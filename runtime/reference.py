@@ -31,7 +31,7 @@ def call_op(op: OpEntry, kernels: object, weights: Mapping[str, object], step: S
         port.name: values[op.reads[port.name]] for port in entry.reads if port.optional and port.name in op.reads
     }
     named |= {name: weights[op.weights[name]] for name in entry.optional_weights if name in op.weights}
-    return getattr(kernels, op.kind)(*arguments, **named, **{name: op.attrs[name] for name in entry.attrs})
+    return getattr(kernels, op.kind)(*arguments, **named, **op.attrs)
 
 
 class ReferenceExecutor:

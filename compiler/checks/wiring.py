@@ -8,7 +8,7 @@ from dsv41c.compiler.checks.ledger import Fact, Ledger, read, value
 from dsv41c.compiler.checks.words import layers
 from dsv41c.compiler.ir import Graph, Op, Value, split_stage
 from dsv41c.diagnostics import Diagnostic, Label
-from dsv41c.kernels.catalog import CARRIERS, OPS, STATE_KINDS
+from dsv41c.kernels.catalog import CARRIERS, OPS, STATE_KINDS, OpKind
 from dsv41c.words import joined
 
 # Reads that the checks of shared state report themselves where nobody produces them.
@@ -45,7 +45,7 @@ def signatures(graph: Graph, ledger: Ledger) -> None:
         facts = (
             ("reads of the op", ", ".join(item.name + "?" * item.optional for item in entry.reads) or "none"),
             ("writes of the op", ", ".join(item.name + "?" * item.optional for item in entry.writes)),
-            ("weights and attributes", ", ".join((*entry.weights, *entry.optional_weights, *entry.attrs)) or "none"),
+            ("weights and attributes", ", ".join(name for names in _parameters(entry) for name in names) or "none"),
         )
         spoils = [fact for item in entry.reads for fact in spoils_of_read(op, item.name)]
         help_text = "give the op the ports, weights and attributes of its kind"
@@ -59,6 +59,10 @@ def _signature(op: Op) -> _Signature:
     return (op.kind, pools, tuple(names))
 
 
+def _parameters(entry: OpKind) -> tuple[tuple[str, ...], ...]:
+    return entry.weights, entry.optional_weights, entry.attrs, entry.optional_attrs
+
+
 def _problems(kind: str, needs_tail: bool, given: tuple[tuple[str, ...], ...]) -> Iterator[str]:
     entry = OPS[kind]
     tail = {"group_tail"} if needs_tail else set()
@@ -66,7 +70,7 @@ def _problems(kind: str, needs_tail: bool, given: tuple[tuple[str, ...], ...]) -
         "read": ({item.name: not item.optional or item.name in tail for item in entry.reads}, given[0]),
         "write": ({item.name: not item.optional or item.name in tail for item in entry.writes}, given[1]),
         "weight": (dict.fromkeys(entry.weights, True) | dict.fromkeys(entry.optional_weights, needs_tail), given[2]),
-        "attribute": (dict.fromkeys(entry.attrs, True), given[3]),
+        "attribute": (dict.fromkeys(entry.attrs, True) | dict.fromkeys(entry.optional_attrs, False), given[3]),
     }
     for what, (known, names) in wanted.items():
         yield from (f"no {what} `{name}`" for name, required in known.items() if required and name not in names)

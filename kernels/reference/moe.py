@@ -46,15 +46,16 @@ def _expert(
     w3: Tensor | Packed,
     limit: float,
     activation_quant: str,
+    part: bool = False,
 ) -> Tensor:
     """One expert on rows x [n, D] or [B, T, D]: w2(share * swiglu(w1 x, w3 x)), rounded to x's dtype, as f32.
 
-    `share` f32 is the routing weight of each row, None for 1.
+    `share` f32 is the routing weight of each row, None for 1. With `part` nothing is rounded behind w2.
     """
     gate = linear(x, dense(w1, x.dtype), activation_quant)
     hidden = _swiglu(gate, linear(x, dense(w3, x.dtype), activation_quant), limit)
     hidden = (hidden if share is None else share * hidden).to(x.dtype)
-    return linear(hidden, dense(w2, x.dtype), activation_quant).to(torch.float32)
+    return linear(hidden, dense(w2, x.dtype), activation_quant, part=part).to(torch.float32)
 
 
 def experts(
@@ -65,6 +66,7 @@ def experts(
     w2: Sequence[Tensor | Packed],
     w3: Sequence[Tensor | Packed],
     *,
+    first: Tensor | None = None,
     limit: float,
     activation_quant: str,
 ) -> Tensor:
@@ -74,10 +76,15 @@ def experts(
     decoded when used. The routing weight comes before w2 and before its input is rounded. Experts are added in
     ascending order. This is the one kernel whose work depends on data: it asks the device which experts are present.
     `experts_static` does not.
+
+    With `first`, int64 [], these are the experts from that id on: a shard's. The others add nothing.
     """
     flat, ids, weights = x.flatten(0, 1), expert_ids.flatten(0, 1), expert_weights.flatten(0, 1)
     routed = torch.zeros(flat.shape, dtype=torch.float32, device=x.device)
-    for expert in sorted(set(ids.flatten().tolist())):
+    if first is not None:
+        ids = ids - first
+    present = sorted(set(ids.flatten().tolist()))
+    for expert in present if first is None else [expert for expert in present if 0 <= expert < len(w1)]:
         token, place = torch.where(ids == expert)
         share, parts = weights[token, place, None], (w1[expert], w2[expert], w3[expert])
         # A token has an expert once, so no two rows of this sum are the same.
@@ -93,6 +100,7 @@ def experts_static(
     w2: Sequence[Tensor | Packed],
     w3: Sequence[Tensor | Packed],
     *,
+    first: Tensor | None = None,
     limit: float,
     activation_quant: str,
 ) -> Tensor:
@@ -102,6 +110,8 @@ def experts_static(
     product over more rows may round otherwise in its last bit.
     """
     flat, ids, weights = x.flatten(0, 1), expert_ids.flatten(0, 1), expert_weights.flatten(0, 1)
+    if first is not None:
+        ids = ids - first
     routed = torch.zeros(flat.shape, dtype=torch.float32, device=x.device)
     for expert in range(len(w1)):
         chosen = ids == expert
@@ -121,9 +131,13 @@ def shared_expert(
     *,
     limit: float,
     activation_quant: str,
+    shards: int = 1,
 ) -> Tensor:
     """routed + w2(silu(w1 x) * w3 x), with the routed experts' clamps and weight 1; [B, T, D] in x's dtype.
 
-    x [B, T, D]; routed f32 [B, T, D]; w1, w3 [inter, D]; w2 [D, inter]. The sum is f32 and rounded once.
+    x [B, T, D]; routed f32 [B, T, D]; w1, w3 [inter, D]; w2 [D, inter]. The sum is f32 and rounded once. Of several
+    `shards` each has its own part of the inner width, and gives its part of the sum: f32, not rounded.
     """
-    return (routed + _expert(x, None, w1, w2, w3, limit, activation_quant)).to(x.dtype)
+    part = shards > 1
+    added = routed + _expert(x, None, w1, w2, w3, limit, activation_quant, part)
+    return added if part else added.to(x.dtype)

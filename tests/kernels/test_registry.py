@@ -33,7 +33,7 @@ def test_signatures_follow_the_catalogue(op, variant):
     assert len(positional) == kind.uses_step + len(required) + len(kind.weights)
     assert positional[kind.uses_step :][: len(required)] == required
     optional = [port.name for port in kind.reads if port.optional]
-    assert by_name == [*optional, *kind.optional_weights, *kind.attrs]
+    assert by_name == [*optional, *kind.optional_weights, *kind.attrs, *kind.optional_attrs]
 
 
 def test_unknown_family_or_variant_names_what_exists():
@@ -49,7 +49,7 @@ def test_kernels_cannot_be_changed():
         kernels.mix = None
     with pytest.raises(AttributeError, match="cannot be changed"):
         del kernels.mix
-    with pytest.raises(AttributeError, match="no reference kernel for op `transfer` on cpu; there are: attend, "):
+    with pytest.raises(AttributeError, match="no reference kernel for op `transfer` on cpu; there are: all_gather, all_reduce, attend, "):
         _ = kernels.transfer
     assert "mix" in dir(kernels)
 
