@@ -21,7 +21,7 @@ class Collectives(Protocol):
         ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of every shard's `x`, the same bits on each; x may be overwritten."""
+        """The sum of every shard's `x`, the same bits on each."""
         ...
 
     def all_gather(self, x: Tensor, axis: int) -> Tensor:

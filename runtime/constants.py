@@ -13,17 +13,21 @@ from dsv41c.runtime.text import load_tokenizer
 from dsv41c.runtime.token_map import token_map
 
 
-def make_constants(manifest: Manifest, checkpoint: Path) -> dict[str, Tensor]:
-    """Every constant of a plan by id. Reads `tokenizer.json` of the checkpoint only where the plan has engram layers.
+def make_constants(manifest: Manifest, checkpoint: Path, shard: int = 0) -> dict[str, Tensor]:
+    """Every constant of a plan by id, for the process that has a shard.
+
+    Reads `tokenizer.json` of the checkpoint only where the plan has engram layers.
 
     Raises `UserFault` where the tokenizer is missing, cannot be read or is not the plan's.
     """
-    return {entry.id: _constant(entry, manifest, checkpoint) for entry in manifest.constants}
+    return {entry.id: _constant(entry, manifest, checkpoint, shard) for entry in manifest.constants}
 
 
-def _constant(entry: ConstantEntry, manifest: Manifest, checkpoint: Path) -> Tensor:
+def _constant(entry: ConstantEntry, manifest: Manifest, checkpoint: Path, shard: int) -> Tensor:
     if entry.kind == "rope_frequencies":
         return _frequencies(entry)
+    if entry.kind == "first_expert":
+        return torch.tensor(shard * int(entry.attrs["experts"]))
     assert manifest.engram is not None, "a plan with hash constants has an engram section"
     if entry.kind == "token_map":
         return _token_map(manifest, manifest.engram, checkpoint)

@@ -35,10 +35,15 @@ class Entry(BaseModel):
 
 
 class TargetEntry(Entry):
-    """Where the plan runs. `family` is that of every device."""
+    """Where the plan runs. `family` is that of every device.
+
+    `tensor_parallel`: the processes that share each stage, a device of the family each, all with the same code and
+    each with its shard of the weights.
+    """
 
     family: Literal["cpu", "cuda", "rocm", "hpu"]
     devices: Strings
+    tensor_parallel: int = 1
 
 
 class ModelEntry(Entry):
@@ -203,12 +208,20 @@ class KernelEntry(Entry):
     ops: Strings
 
 
+class ShardEntry(Entry):
+    """What of a weight one of `count` shards has: equal parts, in order, of its rows or columns, or of its tensors."""
+
+    axis: Split
+    count: int
+
+
 class WeightEntry(Entry):
     """A weight by role. `name` is the official tensor name; with `count` > 1 it holds `{expert}`.
 
     `stored` is the encoding of the official layout, `bytes` what that takes for all `count` tensors, scales included;
     `accepted` are all encodings that bind without loss; `dtype` is what kernels get: `f32`, `bf16`, or `stored`:
-    quantised as it is, decoded at use, and plain floats as bf16 (f32 too where kernels take either).
+    quantised as it is, decoded at use, and plain floats as bf16 (f32 too where kernels take either). All these are of
+    the whole weight; with `shard`, a process has a part.
     """
 
     id: str
@@ -223,18 +236,23 @@ class WeightEntry(Entry):
     accepted: Strings
     dtype: str
     ops: Strings
+    shard: ShardEntry | None = None
 
 
 class ConstantEntry(Entry):
-    """A tensor the runtime makes itself: rope frequencies, hash constants, the token map."""
+    """A tensor the runtime makes itself: rope frequencies, hash constants, the token map, a shard's first expert."""
 
     id: str
-    kind: Literal["rope_frequencies", "token_map", "engram_multipliers", "engram_primes", "engram_offsets"]
+    kind: Literal[
+        "rope_frequencies", "token_map", "engram_multipliers", "engram_primes", "engram_offsets", "first_expert"
+    ]
     attrs: dict[str, int | float]
 
 
 class MemoryEntry(Entry):
     """Bytes that an engine holds on a device, all sessions open or none: `weights` and pools of `state`, in `total`.
+
+    Of a stage that several processes share, it is what each of them holds.
 
     Weights are counted as kernels get them and as the official checkpoint stores them, constants too; tables that are
     read row by row stay on the host and are not counted. Pools have a row more than `max_sessions`. What a step needs
@@ -365,8 +383,16 @@ def weight_identifier(weight: str) -> str:
 
 
 def to_text(manifest: Manifest) -> str:
-    """The bytes of `manifest.json`, as text: a key a line, and below a key that holds a list, an entry a line."""
+    """The bytes of `manifest.json`, as text: a key a line, and below a key that holds a list, an entry a line.
+
+    What speaks of shards is left out where a stage is one process.
+    """
     data = manifest.model_dump()
+    for entry in data["weights"]:
+        if entry["shard"] is None:
+            del entry["shard"]
+    if data["target"]["tensor_parallel"] == 1:
+        del data["target"]["tensor_parallel"]
     return "{\n" + ",\n".join(f"  {_line(key)}: {_block(data[key])}" for key in sorted(data)) + "\n}\n"
 
 

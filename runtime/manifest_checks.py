@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from dsv41c.kernels.catalog import CARRIERS, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
+from dsv41c.kernels.catalog import CARRIERS, COLLECTIVES, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
 from dsv41c.kernels.encodings import CACHE_ROWS, ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.runtime.calls import check_calls
 from dsv41c.runtime.manifest import (
@@ -20,6 +20,7 @@ from dsv41c.runtime.manifest import (
     OpEntry,
     RegionEntry,
     ValueEntry,
+    WeightEntry,
     buffers,
     memory,
 )
@@ -75,6 +76,9 @@ def _sizes(manifest: Manifest) -> Iterator[str]:
         for name, value in section.items():
             if isinstance(value, int) and not 1 <= value <= MAX_COUNT:
                 yield f"`{name}` is {value}, expected 1 to {MAX_COUNT}"
+    shards = manifest.target.tensor_parallel
+    if not 1 <= shards <= MAX_COUNT:
+        yield f"`target.tensor_parallel` is {shards}, expected 1 to {MAX_COUNT}"
     buckets = manifest.runtime.decode_buckets
     if not buckets or not all(1 <= size <= MAX_COUNT for size in buckets):
         yield "`runtime.decode_buckets` is empty or holds a size below 1"
@@ -127,6 +131,7 @@ def _ops(manifest: Manifest) -> Iterator[str]:
             yield f"`{op.id}`: {op.kind[:100]!a} is not a kind of op"
             continue
         yield from (f"`{op.id}`: {fault}" for fault in _signature(op, kind, values, weights))
+        yield from (f"`{op.id}`: {fault}" for fault in _shards(op, manifest.target.tensor_parallel, values))
         kv_cache = manifest.numerics.kv_cache
         if op.attrs.get("kv_cache", kv_cache) != kv_cache:
             yield f"`{op.id}`: has another `kv_cache` than `numerics`, {kv_cache}"
@@ -148,8 +153,19 @@ def _signature(op: OpEntry, kind: OpKind, values: dict[str, ValueEntry], weights
     if not set(kind.weights) <= op.weights.keys() <= names:
         yield f"takes weights {', '.join(op.weights)[:200]!a}, expected {', '.join(kind.weights)}"
     yield from (f"takes `{name[:200]}`, which is no weight" for name in op.weights.values() if name not in weights)
-    if op.attrs.keys() != set(kind.attrs):
+    if not set(kind.attrs) <= op.attrs.keys() <= {*kind.attrs, *kind.optional_attrs}:
         yield f"has attributes {', '.join(op.attrs)[:200]!a}, expected {', '.join(kind.attrs)}"
+
+
+def _shards(op: OpEntry, count: int, values: dict[str, ValueEntry]) -> Iterator[str]:
+    """An op is of as many shards as the plan, and a collective gives what its value takes."""
+    if op.attrs.get("shards", count) != count:
+        yield f"is of {op.attrs['shards']!a} shards, `target.tensor_parallel` is {count}"
+    if op.kind in COLLECTIVES and count == 1:
+        yield "brings shards together, and a stage is one process"
+    given = [values[value].bytes for value in op.reads.values() if value in values]
+    if op.kind in COLLECTIVES and [op.attrs.get("bytes_per_token")] != given:
+        yield f"gives {op.attrs.get('bytes_per_token')!a} bytes a token, its value has {', '.join(map(str, given))}"
 
 
 def _values(manifest: Manifest) -> Iterator[str]:
@@ -292,6 +308,7 @@ def _weights(manifest: Manifest) -> Iterator[str]:
             yield f"weight `{weight.id}` has the shape {str(weight.shape)[:100]}"
         if not 1 <= weight.count <= MAX_COUNT:
             yield f"weight `{weight.id}` counts {weight.count} tensors"
+        yield from (f"weight `{weight.id}` {fault}" for fault in _parts(weight, manifest.target.tensor_parallel))
         known = TABLE_ENCODINGS if weight.role == "engram_table" else tuple(ENCODINGS)
         unknown = [encoding for encoding in (weight.stored, *weight.accepted) if encoding not in known]
         if unknown:
@@ -305,7 +322,27 @@ def _weights(manifest: Manifest) -> Iterator[str]:
         yield from (f"constant `{constant.id}` {fault}" for fault in _constant(constant, manifest.engram is not None))
 
 
+def _parts(weight: WeightEntry, shards: int) -> Iterator[str]:
+    """A weight that is split has a part for each shard, all alike, and no scale of two of them."""
+    shard, block = weight.shard, ENCODINGS[weight.stored].block if weight.stored in ENCODINGS else None
+    if shard is None or not weight.shape:
+        return
+    if shard.count != shards or shards == 1:
+        yield f"has {shard.count} shards, `target.tensor_parallel` is {shards}"
+        return
+    axis = 0 if shard.axis == "rows" else -1
+    width = weight.count if shard.axis == "experts" else weight.shape[axis]
+    whole = 1 if block is None or shard.axis == "experts" else block[axis]
+    if width % (shards * whole):
+        yield f"has {width} {shard.axis}, which are no whole blocks of {whole} for each of {shards} shards"
+
+
 def _constant(constant: ConstantEntry, has_engram: bool) -> Iterator[str]:
+    if constant.kind == "first_expert":
+        experts = constant.attrs.get("experts")
+        if constant.attrs.keys() != {"experts"} or not isinstance(experts, int) or not 1 <= experts <= MAX_COUNT:
+            yield f"has attributes {str(constant.attrs)[:200]!a}, expected a number of experts"
+        return
     if constant.kind != "rope_frequencies":
         if not has_engram:
             yield "needs an `engram` section"

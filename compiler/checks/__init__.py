@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dsv41c.compiler.build import build
-from dsv41c.compiler.checks import candidates, crossings, engram, lists, reads, sequence, sources, stages, wiring
+from dsv41c.compiler.checks import (
+    candidates,
+    crossings,
+    engram,
+    lists,
+    reads,
+    sequence,
+    shards,
+    sources,
+    stages,
+    wiring,
+)
 from dsv41c.compiler.checks.flow import Flow, flow_of_graph
 from dsv41c.compiler.checks.ledger import Ledger
 from dsv41c.compiler.checks.view import View
@@ -59,6 +70,7 @@ PART_CHECKS: tuple[Check[View], ...] = (
     Check("stages in order", stages.stages_in_order, ("DSV502",)),
     Check("stages cover the layers", stages.stages_cover, ("DSV501",)),
     Check("one device family", stages.one_family, ("DSV504",)),
+    Check("widths divide by shards", shards.uneven, ("DSV507",)),
 )
 WIRING_CHECKS: tuple[Check[Graph], ...] = (
     Check("ops fit the catalogue", wiring.signatures, ("DSV423",)),

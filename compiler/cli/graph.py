@@ -53,5 +53,5 @@ def _placed(arguments: Namespace, console: Console) -> tuple[Graph, tuple[str, .
     with console.step("build and place"):
         spans = loaded.spans.named(loaded.names)  # as a plan names files: the same text in every folder
         program = passes.Program(spec, spans, build(spec, spans))
-        placed = passes.run(program, pipeline=passes.PIPELINE[:3])
+        placed = passes.run(program, pipeline=passes.PIPELINE[:4])
     return placed.graph, placed.devices, loaded.sources

@@ -13,6 +13,7 @@ from dsv41c.compiler.passes.place import place
 from dsv41c.compiler.passes.program import Call, Lifetime, Program, Region, Transfer
 from dsv41c.compiler.passes.rows import rows
 from dsv41c.compiler.passes.segment import segment
+from dsv41c.compiler.passes.shards import shards
 from dsv41c.compiler.passes.transfers import transfers
 
 __all__ = ["PIPELINE", "Call", "Lifetime", "Pass", "Program", "Region", "Transfer", "run"]
@@ -30,6 +31,7 @@ class Pass:
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("place", place, gives=("stages",)),
+    Pass("shards", shards, needs=("stages",)),
     Pass("transfers", transfers, needs=("stages",), gives=("transfers",)),
     Pass("order", order, needs=("transfers",), gives=("order",)),
     Pass("liveness", liveness, needs=("order",), gives=("lifetimes",)),

@@ -13,6 +13,7 @@ from dsv41c.compiler.ir import Op, Scalar
 from dsv41c.compiler.passes import Region
 from dsv41c.compiler.plan.model import LINE_LENGTH, BlockModel, FunctionModel, StepModel
 from dsv41c.diagnostics import Span
+from dsv41c.kernels.catalog import COLLECTIVES
 from dsv41c.kernels.fusion import CALLS
 from dsv41c.runtime.manifest import identifier, weight_identifier
 
@@ -126,7 +127,7 @@ def _block(op: Op) -> str | None:
     if op.kind in ("mix", "collapse"):
         place = op.id.split(".")[-2]
         return "final.collapse" if place == "final" else f"{place}.mix"
-    if op.kind in ("norm", "expand"):
+    if op.kind in ("norm", "expand", *COLLECTIVES):
         return None
     return _BLOCK_OF.get(op.kind, op.kind)
 

@@ -75,7 +75,11 @@ def lower(program: Program, spec_text: str) -> Manifest:
         name=spec.name,
         spec_sha256=sha256(spec_text.encode()),
         graph_sha256=sha256(str(graph).encode()),
-        target=TargetEntry(family=program.family, devices=list(dict.fromkeys(program.devices))),  # type: ignore[arg-type]
+        target=TargetEntry(
+            family=program.family,  # type: ignore[arg-type]
+            devices=list(dict.fromkeys(program.devices)),
+            tensor_parallel=spec.placement.tensor_parallel,
+        ),
         model=_model(program),
         tokens=TokensEntry(bos=spec.tokens.bos, eos=spec.tokens.eos, pad=spec.tokens.pad),
         numerics=NumericsEntry(

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from dsv41c.compiler.engram_hash import columns
 from dsv41c.compiler.ir import Graph, Op
+from dsv41c.compiler.passes.shards import FIRST_EXPERT
 from dsv41c.kernels.catalog import OPS, WEIGHT_ROLES, WeightRole
 from dsv41c.kernels.encodings import ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.kernels.fusion import STORED_ROLES
-from dsv41c.runtime.manifest import ConstantEntry, WeightEntry
+from dsv41c.runtime.manifest import ConstantEntry, ShardEntry, WeightEntry
 
 if TYPE_CHECKING:
     from dsv41c.compiler.spec.models import Spec
 
 # Tensors that no checkpoint holds: the runtime makes them.
-CONSTANT_PREFIXES = ("rope.", "engram.")
+CONSTANT_PREFIXES = ("rope.", "engram.", "shard.")
 
 
 def role_of(weight: str) -> str:
@@ -76,6 +77,7 @@ def _entry(spec: Spec, common: Mapping[str, int], weight: str, ops: list[Op], na
     stored = _stored(spec, role)
     shape = [sizes[size] for size in role.shape]
     count = spec.moe.n_routed_experts if "{expert}" in role.name else 1
+    shards = spec.placement.tensor_parallel
     return WeightEntry(
         id=weight,
         role=role.role,
@@ -90,6 +92,7 @@ def _entry(spec: Spec, common: Mapping[str, int], weight: str, ops: list[Op], na
         accepted=list(dict.fromkeys((stored, *PLAIN_ENCODINGS))),
         dtype=_dtype(spec, role, layer, native),
         ops=[op.id for op in ops],
+        shard=None if shards == 1 or role.split is None else ShardEntry(axis=role.split, count=shards),
     )
 
 
@@ -128,6 +131,9 @@ def _constant(spec: Spec, weight: str) -> ConstantEntry:
         return ConstantEntry(id=weight, kind="rope_frequencies", attrs=attrs)
     if weight == "engram.token_map":
         return ConstantEntry(id=weight, kind="token_map", attrs={})
+    if weight == FIRST_EXPERT:
+        own = spec.moe.n_routed_experts // spec.placement.tensor_parallel
+        return ConstantEntry(id=weight, kind="first_expert", attrs={"experts": own})
     part = weight.removeprefix("engram.")
     if part not in OPS["engram_ids"].weights:
         raise ValueError(f"no constant is named {weight}")

@@ -22,6 +22,7 @@ MAX_VOCAB = 1 << 24
 MAX_LENGTH = 1 << 30
 MAX_ROWS = 1 << 40
 MAX_SESSIONS = 1 << 16
+MAX_SHARDS = 1 << 10
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 DEVICE_PATTERN = rf"^({'|'.join(FAMILIES)}):(0|[1-9][0-9]{{0,3}})$"
 
@@ -189,13 +190,22 @@ class Numerics(Section):
 
 
 class Placement(Section):
-    """Where the layers run: stage i runs layers up to `layer_ends[i]` (exclusive) on `devices[i]`."""
+    """Where the layers run: stage i runs layers up to `layer_ends[i]` (exclusive) on `devices[i]`.
+
+    With `tensor_parallel` N above 1, a device stands for N of its family.
+    """
 
     devices: Annotated[
         tuple[Annotated[str, Field(pattern=DEVICE_PATTERN)], ...], Field(min_length=1, max_length=MAX_LAYERS)
     ] = Field(default=("cpu:0",), description="Device of each stage, as family:index; a device may come again.")
     layer_ends: LayerList = Field(
         description="Exclusive upper bound of each stage; may be left out where there is one stage."
+    )
+    tensor_parallel: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_SHARDS,
+        description="Processes that share each stage; of heads, output groups, experts and vocabulary each has a part.",
     )
 
 

@@ -15,6 +15,8 @@ WIDTH = 120
 REMARK_COLUMN = 48
 # Plain text that no YAML reader takes for anything else.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./]*(-[A-Za-z0-9_./]+)*")
+# What says nothing: a part of the model that is not there, a stage that is not split.
+_LEFT_OUT = (("layers.reads", {}), ("placement.tensor_parallel", 1))
 # Words that readers of older YAML take for truth values; quoted for their sake.
 _OLD_WORDS = frozenset(("yes", "no", "on", "off", "y", "n"))
 
@@ -30,7 +32,7 @@ def to_yaml(spec: Spec, header: Sequence[str] = (), remarks: Mapping[str, str] |
             continue
         lines += ["", _remarked(f"{name}:", remarks.get(name))]
         for key, value in section.model_dump().items():
-            if value is None or (name == "layers" and key == "reads" and not value):
+            if value is None or (f"{name}.{key}", value) in _LEFT_OUT:
                 continue
             shown = _ratios(value) if key == "compress_ratios" else _value(value)
             lines += _entry(key, shown, remarks.get(f"{name}.{key}"))

@@ -4,6 +4,9 @@ Dense weights are decoded, or are views of the mapped file where it already hold
 them as stored. Experts and tables stay mapped and packed: an expert is decoded at use, and of a table only the
 addressed rows are ever read.
 
+Of a weight that the processes of a stage share, each binds its shard: views of the mapped file, with the scales of its
+blocks. The rest is not read.
+
 The rule of conversion: exact or refused. BF16 goes into F32; F32 goes into BF16 where every value is a BF16 value.
 """
 
@@ -19,7 +22,7 @@ from torch import Tensor
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.kernels.fusion import WIDE_ROLES
 from dsv41c.kernels.reference.encodings import Packed, dense
-from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.manifest import Manifest, ShardEntry, WeightEntry
 from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
@@ -133,8 +136,11 @@ class BoundWeights(Mapping[str, Bound]):
         return len(self._weights)
 
 
-def bind(manifest: Manifest, checkpoint: Path | str | Checkpoint) -> BoundWeights:
-    """Bind every weight of a plan. Raises UserFault with all findings; before headers match, nothing is allocated."""
+def bind(manifest: Manifest, checkpoint: Path | str | Checkpoint, shard: int = 0) -> BoundWeights:
+    """Bind every weight of a plan, or of those that are split the parts of a shard, by its number.
+
+    Raises UserFault with all findings; before headers match, nothing is allocated.
+    """
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = read_checkpoint(checkpoint)
     matching = match(manifest, checkpoint)
@@ -144,7 +150,7 @@ def bind(manifest: Manifest, checkpoint: Path | str | Checkpoint) -> BoundWeight
     weights: dict[str, Bound] = {}
     findings: list[Diagnostic] = []
     for binding in matching.bindings:
-        bound = _bind(binding, files)
+        bound = _bind(binding, files, shard)
         if isinstance(bound, Diagnostic):
             findings += checkpoint.located([bound])
         else:
@@ -160,14 +166,34 @@ def _files(matching: Matching) -> list[str]:
     return [header.file for item in stored for header in (item.tensor, item.scale) if header is not None]
 
 
-def _bind(binding: Binding, files: MappedFiles) -> Bound | Diagnostic:
+def _bind(binding: Binding, files: MappedFiles, shard: int) -> Bound | Diagnostic:
     entry = binding.entry
     if "{expert}" in entry.name:
-        return Experts(binding.stored, files)
+        own = entry.count // (entry.shard.count if entry.shard else 1)
+        begin = shard * own if entry.shard else 0
+        return Experts(binding.stored[begin : begin + own], files)
     (stored,) = binding.stored
     if entry.role == "engram_table":
         return MappedTable(stored, files)
     item = _packed(stored, files)
+    if entry.shard is not None:
+        part = _converted(entry, stored, _part(item, entry.shard, shard))
+        # A fault is told of the whole tensor, by its own indices.
+        return _converted(entry, stored, item) if isinstance(part, Diagnostic) else part
+    return _converted(entry, stored, item)
+
+
+def _part(item: Packed | Tensor, shard: ShardEntry, index: int) -> Packed | Tensor:
+    """A view of the rows or columns of a shard. Of a packed one also its scales: shards have whole blocks."""
+    if isinstance(item, Packed):
+        return item._replace(codes=_part(item.codes, shard, index), scale=_part(item.scale, shard, index))
+    axis = 0 if shard.axis == "rows" else item.ndim - 1
+    own = item.shape[axis] // shard.count
+    return item.narrow(axis, index * own, own)
+
+
+def _converted(entry: WeightEntry, stored: Stored, item: Packed | Tensor) -> Bound | Diagnostic:
+    """A stored tensor, or a part of it, as kernels want it."""
     codes, scale = (item.codes, item.scale) if isinstance(item, Packed) else (item, None)
     if entry.dtype != "stored":
         return decode(stored, codes, scale, DTYPES[entry.dtype])

@@ -22,7 +22,7 @@ HOSTILE = 'a"];\n evil -> b; "\\"\u2028<script>`%% \x00end'
 def drawing(name: str = "toy", target: str | None = None, expression: str | None = None, **options) -> Drawing:
     loaded = load(name, target=target)
     program = passes.Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans))
-    placed = passes.run(program, pipeline=passes.PIPELINE[:3])
+    placed = passes.run(program, pipeline=passes.PIPELINE[:4])
     selection = None if expression is None else select(placed.graph, expression, placed.devices)
     return Drawing(placed.graph, selection, placed.devices, **options)
 

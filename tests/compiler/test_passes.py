@@ -135,12 +135,12 @@ def test_any_placement_gives_a_graph_that_passes_its_checks(data):
 def test_order_does_not_depend_on_the_order_of_ops():
     start = program(TOY, [3, 8])
     expected = passes.run(start)
-    for stage in PIPELINE[:2]:
+    for stage in PIPELINE[:3]:
         start = stage.run(start)
     graph = start.graph
     by_stage = [op for stage in (0, 1) for op in random.Random(1).sample([o for o in graph.ops if o.stage == stage],
                 k=sum(o.stage == stage for o in graph.ops))]  # fmt: skip
-    result = PIPELINE[2].run(replace(start, graph=graph.with_ops(by_stage)))
+    result = PIPELINE[3].run(replace(start, graph=graph.with_ops(by_stage)))
     assert not check_graph(result.graph, result.devices)
     assert sorted(op.id for op in result.graph.ops) == sorted(op.id for op in expected.graph.ops)
 
@@ -197,7 +197,7 @@ def test_passes_change_nothing_in_place():
 def test_dump_and_round_trip(tmp_path):
     result = passes.run(program(TOY, [4, 8]), dump=tmp_path)
     names = [path.name for path in sorted(tmp_path.iterdir())]
-    passed = ("place", "transfers", "order", "liveness", "segment", "fuse", "rows")
+    passed = ("place", "shards", "transfers", "order", "liveness", "segment", "fuse", "rows")
     assert names == [f"{number:02d}-{name}.txt" for number, name in enumerate(passed, start=1)]
     text = (tmp_path / names[-1]).read_text()
     assert str(parse(text)) == str(result.graph)

@@ -17,7 +17,7 @@ def graph_of(name: str, target: str | None = None) -> tuple[Graph, tuple[str, ..
     loaded = load(name, target=target)
     assert loaded.spec is not None
     program = passes.Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans))
-    placed = passes.run(program, pipeline=passes.PIPELINE[:3])
+    placed = passes.run(program, pipeline=passes.PIPELINE[:4])
     return placed.graph, placed.devices
 
 

@@ -91,4 +91,20 @@ with their layer.
 **Way out:** use the op that the kind of state asks for, or place its readers on its stage.
 """,
     ),
+    Code(
+        "DSV507",
+        "shards-uneven",
+        "error",
+        "a width that the processes of a stage share does not divide by their number",
+        """\
+With `placement.tensor_parallel: N` each of N processes has an N-th of the query heads, of the output groups, of the
+shared expert's inner width, of the routed experts, and of the vocabulary's rows in the head. All have the same size,
+so that one plan serves every process. Where weights are stored with a scale for each 32x32 block, or inputs are
+rounded in blocks of 32, a part is also a whole number of blocks: no scale belongs to two processes.
+
+**Way out:** choose an N that divides every width; the finding lists some.
+""",
+        bad="extends: toy\nplacement: {tensor_parallel: 4}\n",
+        good="extends: toy\nplacement: {tensor_parallel: 2}\n",
+    ),
 )

@@ -1,0 +1,88 @@
+"""Checks of tensor parallelism: every width that is split over the processes of a stage divides by their number.
+
+What is stored with a scale a block, or rounded in blocks, is split between blocks, so that no scale is of two shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dsv41c.compiler.checks.ledger import Ledger
+from dsv41c.compiler.checks.view import View
+from dsv41c.compiler.spec.dims import BLOCK
+from dsv41c.compiler.spec.models import Attention, Model, Moe, Numerics, Section, Weights
+from dsv41c.diagnostics import Diagnostic, Label
+from dsv41c.words import joined
+
+_MOST_WAYS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Width:
+    """A width that is split: the key of the spec that it comes from, what it is, and the block that stays whole.
+
+    `factor`: the key beside it whose number has to divide first, of a product.
+    """
+
+    section: str
+    key: str
+    what: str
+    width: int
+    block: int = 1
+    factor: str = ""
+
+    def splits(self, shards: int) -> bool:
+        """Whether so many shards have whole blocks of it."""
+        return self.width % (shards * self.block) == 0
+
+
+def uneven(view: View, ledger: Ledger) -> None:
+    """One finding for each width that does not divide."""
+    if view.placement is None or view.placement.tensor_parallel == 1:
+        return
+    shards = view.placement.tensor_parallel
+    widths = list(_widths(view))
+    ways = [str(count) for count in range(1, shards) if all(width.splits(count) for width in widths)]
+    uneven = {width.key for width in widths if not width.splits(shards)}
+    for width in widths:
+        if width.key not in uneven or width.factor in uneven:
+            continue
+        blocks = f" in whole blocks of {width.block}" if width.width % shards == 0 else ""
+        message = f"{width.what} {width.width} does not divide by {shards} shards{blocks}"
+        facts = [(f"{width.section}.{width.key}", str(getattr(view.loaded.sections[width.section], width.key)))]
+        facts += [("a shard's part", str(width.width // shards)), ("block", str(width.block))] if blocks else []
+        facts += [("placement.tensor_parallel", str(shards))]
+        labels = (Label(view.place("placement", "tensor_parallel"), f"{shards} shards"),)
+        help_text = f"set `placement.tensor_parallel` to {joined(ways[-_MOST_WAYS:], 'or')}"
+        place = view.place(width.section, width.key)
+        ledger.report(Diagnostic("DSV507", message, place, labels, tuple(facts), help_text))
+
+
+def _widths(view: View) -> Iterator[_Width]:
+    """The widths of the valid sections."""
+    sections = view.loaded.sections
+    model, attention, moe = sections.get("model"), sections.get("attention"), sections.get("moe")
+    stored, rounded = _blocks(sections.get("weights"), sections.get("numerics"))
+    if isinstance(attention, Attention):
+        heads, groups = attention.n_heads, attention.o_groups
+        yield _Width("attention", "n_heads", "`attention.n_heads`", heads)
+        yield _Width("attention", "o_groups", "`attention.o_groups`", groups)
+        queries = heads * attention.head_dim
+        yield _Width("attention", "head_dim", "the output of wq_b, heads times head_dim,", queries, stored, "n_heads")
+        latent = groups * attention.o_lora_rank
+        yield _Width(
+            "attention", "o_lora_rank", "the input of wo_b, o_groups times o_lora_rank,", latent, rounded, "o_groups"
+        )
+    if isinstance(moe, Moe):
+        yield _Width("moe", "n_routed_experts", "`moe.n_routed_experts`", moe.n_routed_experts)
+        yield _Width("moe", "inter_dim", "`moe.inter_dim`", moe.inter_dim, rounded)
+    if isinstance(model, Model):
+        yield _Width("model", "vocab_size", "`model.vocab_size`", model.vocab_size)
+
+
+def _blocks(weights: Section | None, numerics: Section | None) -> tuple[int, int]:
+    """The blocks of linears as they are stored, and as their inputs are rounded too."""
+    stored = BLOCK if isinstance(weights, Weights) and weights.linear == "fp8_32x32" else 1
+    rounded = BLOCK if isinstance(numerics, Numerics) and numerics.activation_quant == "fp8" else 1
+    return stored, max(stored, rounded)
