@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dsv41c.kernels.catalog import COLLECTIVES
 from dsv41c.words import counted, layers, size
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def summary(manifest: Manifest) -> dict[str, object]:
         "sessions": manifest.runtime.max_sessions,
         "max_context": manifest.runtime.max_context,
         "stages": [stage.model_dump() for stage in manifest.stages],
+        "tensor_parallel": manifest.target.tensor_parallel,
+        "collective_bytes_per_token": collective_bytes(manifest),
         "transfers": len(manifest.transfers),
         "transfer_bytes_per_token": sum(transfer.bytes_per_token for transfer in manifest.transfers),
     }
@@ -48,6 +51,11 @@ def weight_bytes(manifest: Manifest) -> int:
     return sum(weight.bytes for weight in manifest.weights)
 
 
+def collective_bytes(manifest: Manifest) -> int:
+    """What one shard gives to collectives for a token."""
+    return sum(int(op.attrs["bytes_per_token"]) for op in manifest.ops if op.kind in COLLECTIVES)
+
+
 def lines(manifest: Manifest) -> list[str]:
     """The same for a person."""
     parts = ((manifest.ops, "op"), (manifest.values, "value"), (manifest.regions, "region"))
@@ -64,6 +72,10 @@ def lines(manifest: Manifest) -> list[str]:
     rows.append(("", f"in all {size(sum(entry['bytes'] for entry in state.values()))}"))
     rows += [("stages" if not stage.index else "", _stage(manifest, stage.index)) for stage in manifest.stages]
     rows += [("memory" if not index else "", _memory(entry)) for index, entry in enumerate(manifest.memory)]
+    shards = manifest.target.tensor_parallel
+    if shards > 1:
+        count, given = sum(op.kind in COLLECTIVES for op in manifest.ops), size(collective_bytes(manifest))
+        rows.append(("shards", f"{shards} of each stage; each gives {given} a token to {count} collectives"))
     if manifest.transfers:
         crossing = sum(transfer.bytes_per_token for transfer in manifest.transfers)
         rows.append(("transfers", f"{len(manifest.transfers)}, {size(int(crossing))} a token"))

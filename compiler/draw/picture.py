@@ -14,7 +14,8 @@ from dsv41c.compiler.ir import Graph, Op
 from dsv41c.compiler.layer_map import SHARED_KINDS
 from dsv41c.compiler.select import Selection, original
 from dsv41c.diagnostics import Span
-from dsv41c.kernels.catalog import CARRIERS
+from dsv41c.kernels.catalog import CARRIERS, COLLECTIVES
+from dsv41c.words import counted
 
 Level = Literal["layer", "op"]
 
@@ -132,6 +133,8 @@ def _layer_label(name: str, ops: Sequence[Op]) -> str:
     ratios = {int(op.attr("ratio")) for op in ops if op.kind == "attend"}
     details = [f"ratio {ratio}" if ratio else "window only" for ratio in sorted(ratios)]
     details += ["engram"] if any(op.kind == "engram_gate" for op in ops) else []
+    meeting = [int(op.attr("bytes_per_token")) for op in ops if op.kind in COLLECTIVES]
+    details += [f"{counted(len(meeting), 'collective')}, {sum(meeting):,} bytes a token"] if meeting else []
     return "\n".join(
         [label, *([", ".join(details)] if details else []), *([f"makes {', '.join(owned)}"] if owned else [])]
     )

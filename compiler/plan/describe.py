@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby
 
@@ -14,6 +15,7 @@ from dsv41c.compiler.plan.code import function, shown
 from dsv41c.compiler.plan.model import (
     BoundaryModel,
     BufferModel,
+    CollectiveModel,
     KernelModel,
     MemoryModel,
     PlanModel,
@@ -21,7 +23,7 @@ from dsv41c.compiler.plan.model import (
     StateModel,
     TailModel,
 )
-from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS
+from dsv41c.kernels.catalog import CARRIERS, COLLECTIVES, STATE_KINDS
 from dsv41c.runtime.manifest import BufferEntry, MemoryEntry
 from dsv41c.words import counted, joined, layers, ranges, size
 
@@ -50,6 +52,9 @@ def plan_model(
         capture=f"`runtime.capture` is {runtime.capture_text}: {_captured(runtime.capture_text)}",
         stages=tuple(_stages(program, spec_sha256)),
         boundaries=tuple(_boundaries(program)),
+        shards=spec.placement.tensor_parallel,
+        collectives=tuple(_collectives(program)),
+        of_each="in each process" if spec.placement.tensor_parallel > 1 else "on each device",
         states=tuple(_states(program)),
         window=spec.attention.window_size,
         tails=tuple(_tails(program)),
@@ -212,6 +217,18 @@ def _readers(readers: Sequence[Op]) -> str:
         "passed on" if op.kind in CARRIERS else op.kind.replace("_", " ") for op in readers if op.layer is None
     )
     return "; ".join(words)
+
+
+def _collectives(program: Program) -> Iterable[CollectiveModel]:
+    """By kind and what is brought together: the output of attention, of the experts, the logits."""
+    found: dict[tuple[str, str], list[Op]] = {}
+    for op in program.graph.ops:
+        if op.kind in COLLECTIVES:
+            found.setdefault((op.kind, re.sub(r"@L\d+", "", op.write_ids[0])), []).append(op)
+    for (kind, value), ops in found.items():
+        inside = {op.layer for op in ops if op.layer is not None}
+        bytes_per_token = f"{int(ops[0].attr('bytes_per_token')):,}"
+        yield CollectiveModel(kind, value, layers(inside) if inside else "head", bytes_per_token)
 
 
 def _states(program: Program) -> Iterable[StateModel]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsv41c.compiler.ir import layer_of, split_stage
 from dsv41c.kernels.catalog import CARRIERS
-from dsv41c.runtime.manifest import EngramLayerEntry, Entry, Manifest, OpEntry
+from dsv41c.runtime.manifest import EngramLayerEntry, Entry, Manifest, OpEntry, ShardEntry
 from dsv41c.words import ranges, shortlist
 
 _SECTIONS = ("tool", "name", "target", "model", "tokens", "numerics", "runtime", "engram")
@@ -48,7 +48,7 @@ def diff(old: Manifest, new: Manifest) -> Difference:
     changes = [*_settings(old, new), *_placed(old, new)]
     changes += _listed("value", _values(old), _values(new), ("kind", "shape", "dtype"), _value_name)
     changes += _listed("op", _ops(old), _ops(new), ("kind", "reads", "writes", "attrs"), _op_name)
-    changes += _listed("weight", old.weights, new.weights, ("shape", "count", "stored", "dtype"), _op_name)
+    changes += _listed("weight", old.weights, new.weights, ("shape", "count", "stored", "dtype", "shard"), _op_name)
     changes += _listed("constant", old.constants, new.constants, ("attrs",), lambda entry: (entry.id, None))
     changes += _transfers(old, new)
     changes += _kernels(old, new)
@@ -158,13 +158,22 @@ def _fields(
         old, new = getattr(before, field), getattr(after, field)
         if old == new:
             continue
+        if isinstance(old or new, ShardEntry):
+            yield _Change("~", f"{word} {what}", layer, f"{field} {_split(old)} -> {_split(new)}")
+            continue
         if not isinstance(old, dict):
             yield _Change("~", f"{word} {what}", layer, f"{field} {_shown(old)} -> {_shown(new)}")
             continue
         for name in dict.fromkeys((*old, *new)):
             if old.get(name) != new.get(name):
-                text = f"{name} {_shown(old.get(name))} -> {_shown(new.get(name))}"
+                # Without their own layer, layers that changed alike read alike.
+                was, now = (_shown(side.get(name)).replace(f"@L{layer}.", ".") for side in (old, new))
+                text = f"{name} {was} -> {now}"
                 yield _Change("~", f"{word} {what}", layer, text)
+
+
+def _split(shard: ShardEntry | None) -> str:
+    return "none" if shard is None else f"{shard.axis}/{shard.count}"
 
 
 def _value_name(entry: Any) -> tuple[str, int | None]:

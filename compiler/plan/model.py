@@ -72,6 +72,16 @@ class BoundaryModel:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveModel:
+    """A row of the README's table of collectives: those alike, how many a step has, and what each carries."""
+
+    kind: str
+    value: str
+    regions: str
+    bytes_per_token: str
+
+
+@dataclass(frozen=True, slots=True)
 class StateModel:
     """A row of the README's table of session state: one kind."""
 
@@ -121,7 +131,11 @@ class MemoryModel:
 
 @dataclass(frozen=True, slots=True)
 class PlanModel:
-    """A whole plan, for the templates. `kernels` is empty where the reference kernels serve every op."""
+    """A whole plan, for the templates. `kernels` is empty where the reference kernels serve every op.
+
+    `shards` is the number of processes that share a stage, `collectives` is empty where that is 1; `of_each` says whose
+    memory the table gives.
+    """
 
     name: str
     tool: str
@@ -130,6 +144,9 @@ class PlanModel:
     capture: str
     stages: tuple[StageModel, ...]
     boundaries: tuple[BoundaryModel, ...]
+    shards: int
+    collectives: tuple[CollectiveModel, ...]
+    of_each: str
     states: tuple[StateModel, ...]
     window: int
     tails: tuple[TailModel, ...]
