@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from dsv41c.runtime.device.ranges import buckets_of_context, ranges
 from dsv41c.runtime.device.tensors import is_held, tensors_of
 from dsv41c.runtime.executor import Calls, Executor, RegionWeights
 from dsv41c.runtime.manifest import buffers, weight_identifier
+from dsv41c.runtime.stages.crossing import Rows
+from dsv41c.runtime.stages.layout import Stage
 
 _DTYPES = {"i64": torch.long, "f32": torch.float32}
 
@@ -57,7 +59,7 @@ class StaticInputs:
 
 
 class CapturedSteps:
-    """The decode steps of an executor on a device that captures. `kernels` have to be capture-safe.
+    """The decode steps of an executor's stages on devices that capture, by place. `kernels` have to be capture-safe.
 
     `contexts`, ascending, are the buckets of context where the kernels ask for others than `buckets_of_context`.
     """
@@ -65,13 +67,13 @@ class CapturedSteps:
     def __init__(
         self,
         executor: Executor,
-        device: Device,
+        devices: Mapping[int, Device],
         kernels: object,
         buckets: Sequence[int],
         contexts: Sequence[int] | None = None,
     ) -> None:
         self.executor = executor
-        self.device = device
+        self.devices = devices
         self.kernels = kernels
         self.buckets = tuple(sorted(buckets))
         runtime = executor.manifest.runtime
@@ -81,14 +83,24 @@ class CapturedSteps:
         self._rows = {
             entry.readers[0]: name for name, entry in self._buffers.items() if name not in StaticInputs.__slots__
         }
-        whole = StaticInputs(*(self._buffer(name, most) for name in StaticInputs.__slots__))
-        self.inputs = {bucket: whole.of(bucket) for bucket in self.buckets}
+        self._inputs = {place: self._static_inputs(most, devices[place]) for place in devices}
+        self.inputs = self._inputs[executor.stages[0].place]  # by bucket: those of the first stage that is here
         self.tables: dict[str, StagedTable] = {}
-        self.weights = {region.id: self._staged(region.id) for region in executor.regions}
-        self.ranges = ranges(executor.regions, executor.ops, runtime.capture, self.tables)
+        self.weights = {
+            executor.regions[index].id: self._staged(executor.regions[index].id, stage)
+            for stage in executor.stages
+            for index in stage.regions
+        }
+        cut = ranges(executor.regions, executor.ops, runtime.capture, self.tables)
+        self._parts = {stage.index: [part for part in cut if part.start in stage.regions] for stage in executor.stages}
+        self.ranges = [part for parts in self._parts.values() for part in parts]
         self.values: dict[tuple[int, int], dict[str, Tensor]] = {}  # outputs at fixed addresses, by bucket and context
 
-    def _staged(self, region: str) -> RegionWeights:
+    def _static_inputs(self, most: int, device: Device) -> dict[int, StaticInputs]:
+        whole = StaticInputs(*(self._buffer(name, most, device) for name in StaticInputs.__slots__))
+        return {bucket: whole.of(bucket) for bucket in self.buckets}
+
+    def _staged(self, region: str, stage: Stage) -> RegionWeights:
         """A region's weights, with a staged table in place of a mapped one."""
         weights = self.executor.weights[region]
         named = {name: getattr(weights, name) for name in weights}
@@ -97,15 +109,15 @@ class CapturedSteps:
                 name = weight_identifier(op.weights["table"])
                 if is_held(named[name]):
                     continue
-                rows = self._buffer(self._rows[region], self.buckets[-1])
+                rows = self._buffer(self._rows[region], self.buckets[-1], self.devices[stage.place])
                 self.tables[region] = named[name] = StagedTable(named[name], rows)
         return RegionWeights(named)
 
-    def _buffer(self, name: str, most: int) -> Tensor:
+    def _buffer(self, name: str, most: int, device: Device) -> Tensor:
         """A buffer of the plan for steps of so many rows, zeros."""
         entry = self._buffers[name]
         shape = [most if size == "B" else int(size) for size in entry.shape]
-        return torch.zeros(shape, dtype=_DTYPES[entry.dtype], device=self.device.place)
+        return torch.zeros(shape, dtype=_DTYPES[entry.dtype], device=device.place)
 
     def context_of(self, context: int) -> int:
         """The smallest bucket of context that reaches so far."""
@@ -118,23 +130,35 @@ class CapturedSteps:
             if (bucket, reach) not in self.values:
                 self._capture(bucket, reach)
 
-    def run(self, ids: Sequence[int], slots: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """One token for each row of a whole bucket; logits f32 [B, 1, V], overwritten by the next step."""
-        context = max(positions) + 1
-        self.prepare(context)
-        self._fill(len(slots), ids, slots, positions)
-        return self.replay(len(slots), context)
+    def run(self, ids: Sequence[int], rows: Rows) -> Tensor | None:
+        """One token for each row of a whole bucket; logits f32 [B, 1, V], overwritten by the next step.
 
-    def replay(self, bucket: int, context: int) -> Tensor:
-        """A step on what `inputs[bucket]` holds, every position of it below `context`, for which it is prepared."""
+        None where the last stage is elsewhere.
+        """
+        self.prepare(rows.context)
+        bucket, spare = len(ids), self.executor.pools.spare
+        slots = [*rows.slots, *[spare] * rows.padding]
+        self._fill(bucket, ids, slots, [*rows.positions, *[0] * rows.padding])
+        return self.replay(bucket, rows.context, rows)
+
+    def replay(self, bucket: int, context: int, rows: Rows | None = None) -> Tensor | None:
+        """A step on what `inputs[bucket]` holds, every position of it below `context`, for which it is prepared.
+
+        `rows` where the plan has several stages.
+        """
         context = self.context_of(context)
         values = self.values[bucket, context]
-        for part in self.ranges:
-            self._fetch(part, values)
-            self.device.replay(GraphKey(bucket, context, part.start, part.stop - 1))
-            if self.executor.checks:
-                self._check(part, values)
-        return values["logits"]
+        if rows is not None:
+            rows = replace(rows, context=context)  # selections are as wide as the graphs' context makes them
+        for stage in self.executor.stages:
+            self.executor.arrive(stage, values, rows)
+            for part in self._parts[stage.index]:
+                self._fetch(part, values, self.devices[stage.place])
+                self.devices[stage.place].replay(GraphKey(bucket, context, part.start, part.stop - 1))
+                if self.executor.checks:
+                    self._check(part, values)
+            self.executor.leave(stage, values, rows, drop=False)
+        return values.get("logits")
 
     def _check(self, part: range, values: Mapping[str, Tensor]) -> None:
         for index in part:
@@ -143,35 +167,48 @@ class CapturedSteps:
 
     def release(self) -> None:
         """Drop what was captured."""
-        self.device.release()
+        for device in self.devices.values():
+            device.release()
         self.values.clear()
 
     def _fill(self, bucket: int, ids: Sequence[int], slots: Sequence[int], positions: Sequence[int]) -> None:
-        inputs = self.inputs[bucket]
-        self.device.copy(torch.tensor(ids)[:, None], inputs.ids)
-        self.device.copy(torch.tensor(slots), inputs.slots)
-        self.device.copy(torch.tensor(positions), inputs.positions)
+        for place, device in self.devices.items():
+            inputs = self._inputs[place][bucket]
+            device.copy(torch.tensor(ids)[:, None], inputs.ids)
+            device.copy(torch.tensor(slots), inputs.slots)
+            device.copy(torch.tensor(positions), inputs.positions)
 
     def _capture(self, bucket: int, context: int) -> None:
         self._fill(bucket, [0] * bucket, [self.executor.pools.spare] * bucket, [0] * bucket)
         values = {"ids": self.inputs[bucket].ids}
-        for part in self.ranges:
-            self._fetch(part, values)
-            work = self._work(part, bucket, context, values)
-            self.device.warm_up(work)
-            values.update(self.device.capture(GraphKey(bucket, context, part.start, part.stop - 1), work))
+        for stage in self.executor.stages:
+            device = self.devices[stage.place]
+            values |= self._arrivals(stage, bucket, context, device)
+            for part in self._parts[stage.index]:
+                self._fetch(part, values, device)
+                work = self._work(part, stage, bucket, context, values)
+                device.warm_up(work)
+                values.update(device.capture(GraphKey(bucket, context, part.start, part.stop - 1), work))
         self.values[bucket, context] = values
 
-    def _fetch(self, part: range, values: Mapping[str, Tensor]) -> None:
+    def _arrivals(self, stage: Stage, bucket: int, context: int, device: Device) -> dict[str, Tensor]:
+        """Where a stage's graphs read what arrives, zeros, by value id."""
+        if stage.boundary is None:
+            return {}
+        rows = Rows((0,) * bucket, (0,) * bucket, 1, context)
+        forms = self.executor.crossings[stage.index].step_values(rows)
+        return {value: torch.zeros(shape, dtype=dtype, device=device.place) for value, (shape, dtype) in forms.items()}
+
+    def _fetch(self, part: range, values: Mapping[str, Tensor], device: Device) -> None:
         """Bring the rows that a range reads from mapped tables to where it reads them."""
         for index in part:
             region = self.executor.regions[index].id
             if region in self.tables:
                 op = next(op for op in self.executor.ops[region] if op.kind == "engram_rows")
                 ids = values[op.reads["engram_ids"]][:, :, int(op.attrs["index"])]
-                self.tables[region].fetch(ids, self.device)
+                self.tables[region].fetch(ids, device)
 
-    def _work(self, part: range, bucket: int, context: int, values: Mapping[str, Tensor]) -> Work:
+    def _work(self, part: range, stage: Stage, bucket: int, context: int, values: Mapping[str, Tensor]) -> Work:
         executor, regions = self.executor, self.executor.regions
         pools = executor.pools
         inside = [regions[index] for index in part]
@@ -180,24 +217,25 @@ class CapturedSteps:
         step_reads = [value for value in reads if value not in pools.storage_of]
         storages = {pools.storage_of[value] for value in reads | written if value in pools.storage_of}
         later = {value for region in regions[part.stop :] for value in region.reads} | {"logits"}
+        later |= {move.value for move in executor.manifest.transfers}
         leaving = [value for value in written if value in later and value not in pools.storage_of]
 
         def call(on_op: OnOp | None) -> dict[str, Tensor]:
-            given = self.inputs[bucket]
+            given = self._inputs[stage.place][bucket]
             known = {value: values[value] for value in step_reads} | pools.environment()
             step = Step(given.slots, given.positions, context)
             executor.run_regions(part, known, step, Calls(self.kernels, self.weights, before=on_op, state_checks=True))
             return {value: known[value] for value in leaving}
 
         def inputs() -> dict[str, Tensor]:
-            given = self.inputs[bucket]
+            given = self._inputs[stage.place][bucket]
             named = {name: getattr(given, name) for name in StaticInputs.__slots__ if name != "ids"}
             named |= {value: values[value] for value in step_reads}  # ids among them, where the range reads any
             tables = {region.id: self.tables[region.id] for region in inside if region.id in self.tables}
             return named | {self._rows[region]: table.buffer for region, table in tables.items()}
 
         def constants() -> Iterator[Tensor]:
-            yield e2m1_pairs(self.device.place)
+            yield e2m1_pairs(self.devices[stage.place].place)
             for region in inside:
                 weights = self.weights[region.id]
                 yield from tensors_of(getattr(weights, name) for name in weights)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic
+from dsv41c.kernels.collectives import Collectives
 from dsv41c.kernels.fusion import NATIVE_VARIANT
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.kernels.step import Step
@@ -24,11 +25,15 @@ from dsv41c.runtime import refusals
 from dsv41c.runtime.captured import CapturedSteps
 from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.device.families import device_for, kernel_variants, not_runnable
-from dsv41c.runtime.device.tensors import on_device
 from dsv41c.runtime.executor import Executor, LoadedPlan
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.session import Session
+from dsv41c.runtime.stages.collectives import other_shards
+from dsv41c.runtime.stages.crossing import Rows
+from dsv41c.runtime.stages.layout import Layout
+from dsv41c.runtime.stages.transport import LocalTransport
+from dsv41c.runtime.stages.weights import placed
 from dsv41c.runtime.state import Pools
 from dsv41c.runtime.tail import TAILS, Tail, TailKind, TailRows
 from dsv41c.runtime.weights.bind import bind
@@ -36,15 +41,18 @@ from dsv41c.runtime.weights.bind import bind
 Batch = Mapping[Session, int] | Iterable[tuple[Session, int]]
 
 
-def load_weights(manifest: Manifest, checkpoint: Path | str) -> dict[str, object]:
-    """Every weight and constant of a plan by id. Raises `UserFault` with all findings where they do not fit."""
-    bound = bind(manifest, Path(checkpoint))
+def load_weights(manifest: Manifest, checkpoint: Path | str, shard: int = 0) -> dict[str, object]:
+    """Every weight and constant of a plan by id, those of a shard where processes share its stages.
+
+    Raises `UserFault` with all findings where they do not fit.
+    """
+    bound = bind(manifest, Path(checkpoint), shard)
     weights: dict[str, object] = {entry.id: bound[entry.id] for entry in manifest.weights}
-    return weights | make_constants(manifest, Path(checkpoint))
+    return weights | make_constants(manifest, Path(checkpoint), shard)
 
 
 class Engine:
-    """Runs sessions of one plan, on a device of the plan's family. What goes in and comes out is on the host.
+    """Runs sessions of one plan, on devices of the plan's family. What goes in and comes out is on the host.
 
     `weights` may be given where another engine of the same plan has loaded them already. `debug` (DSV41C_DEBUG): 1
     keeps the seconds of each step in `timings`; 2 also fills empty slots with NaN, so that a read of what another
@@ -59,6 +67,9 @@ class Engine:
     and the last one's logits.
     `bounded`: in regions that may leave rows out, no more than a window of them (bounded replay). That is less again,
     but an approximation: of a feed longer than the window, logits and window state are close to the exact ones.
+
+    Of a plan whose stages several processes share, each process has an engine with `collectives` of them, and calls it
+    as the others do: the same methods in the same order with the same arguments. All get the same results.
     """
 
     def __init__(
@@ -71,20 +82,31 @@ class Engine:
         debug: int = 0,
         strict: bool = False,
         tail: TailKind = "exact",
+        collectives: Collectives | None = None,
     ) -> None:
-        refusals.raise_if([*not_runnable(plan.manifest, strict=strict), *refusals.unknown_tail(tail)])
+        unfit = [*not_runnable(plan.manifest, strict=strict), *other_shards(plan.manifest, collectives)]
+        refusals.raise_if([*unfit, *refusals.unknown_tail(tail)])
         self.manifest = plan.manifest
         self.debug = debug
         self.tail: TailKind = tail
         self._tail_rows = {kind: TailRows.of(plan.manifest, kind) for kind in TAILS}
-        self.device = device_for(plan.manifest, strict=strict, checks=debug >= 2)
-        loaded = weights if weights is not None else load_weights(plan.manifest, checkpoint)
-        self.weights = on_device(loaded, self.device.place)
-        self.pools = Pools(plan.manifest, self.device.place)
+        self.layout = Layout.of(plan.manifest)
+        self.devices = {
+            place: device_for(plan.manifest, name=name, strict=strict, checks=debug >= 2)
+            for place, name in enumerate(self.layout.devices)
+        }
+        self.device = self.devices[0]
+        shard = collectives.rank if collectives is not None else 0
+        loaded = weights if weights is not None else load_weights(plan.manifest, checkpoint, shard)
+        places = {place: device.place for place, device in self.devices.items()}
+        self.weights = placed(loaded, plan.manifest, self.layout, places)
+        self.pools = Pools(plan.manifest, {self.layout.devices[place]: device for place, device in places.items()})
         family = plan.manifest.target.family
         eager, captured = kernel_variants(plan.manifest, strict=strict)
-        chosen = kernels if kernels is not None else kernels_for(family, eager)
-        self.executor = Executor(plan, chosen, self.weights, self.pools, checks=debug >= 2)
+        chosen = kernels if kernels is not None else kernels_for(family, eager, collectives)
+        self.executor = Executor(
+            plan, chosen, self.weights, self.pools, checks=debug >= 2, transport=LocalTransport(places)
+        )
         self.epochs = [0] * self.pools.slots
         self.timings: list[tuple[int, int, float]] = []  # sessions, tokens and seconds of each step, with debug >= 1
         self._free = list(range(self.pools.spare))
@@ -92,10 +114,10 @@ class Engine:
         self.buckets = tuple(sorted(sizes or {1}))
         self.captured: CapturedSteps | None = None
         if self.device.captures and plan.manifest.runtime.capture != "off":
-            static = kernels if kernels is not None else kernels_for(family, captured)
+            static = kernels if kernels is not None else kernels_for(family, captured, collectives)
             # Native kernels follow real lengths on the device, so one graph serves every context.
             contexts = (plan.manifest.runtime.max_context,) if captured == NATIVE_VARIANT.get(family) else None
-            self.captured = CapturedSteps(self.executor, self.device, static, self.buckets, contexts)
+            self.captured = CapturedSteps(self.executor, self.devices, static, self.buckets, contexts)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -228,17 +250,24 @@ class Engine:
         if padded or captured is not None:
             size = next(size for size in self.buckets if size >= len(sessions))
         padding = size - len(sessions)
-        slots = [session.slot for session in sessions] + [self.pools.spare] * padding
-        positions = [session.length for session in sessions] + [0] * padding
+        places = Rows(
+            tuple(session.slot for session in sessions),
+            tuple(session.length for session in sessions),
+            width,
+            max(session.length for session in sessions) + width,
+            padding,
+            tail,
+        )
         tokens = [*rows, *[[0] * width] * padding]
         if captured is not None:
             with torch.no_grad():
-                captured.prepare(max(positions) + 1)  # on padding rows alone: what fails here breaks no session
+                captured.prepare(places.context)  # on padding rows alone: what fails here breaks no session
         with _breaking(sessions), torch.no_grad():
             if captured is not None:
-                logits = captured.run([row[0] for row in tokens], slots, positions)
+                logits = captured.run([row[0] for row in tokens], places)
             else:
-                logits = self._eager(tokens, slots, positions, trace, tail)
+                logits = self._eager(tokens, places, trace)
+            assert logits is not None, "every stage is here"
             logits = logits[: len(sessions)].to("cpu", copy=captured is not None)
             for session in sessions:
                 session.length += width
@@ -246,22 +275,18 @@ class Engine:
             self.timings.append((len(sessions), width, time.perf_counter() - began))
         return logits
 
-    def _eager(
-        self,
-        ids: Sequence[Sequence[int]],
-        slots: Sequence[int],
-        positions: Sequence[int],
-        trace: Trace | None,
-        tail: Tail | None,
-    ) -> Tensor:
-        place = self.device.place
-        step = Step(
-            slots=torch.tensor(slots, device=place),
-            positions=torch.tensor(positions, device=place),
-            context=max(positions) + len(ids[0]),
-        )
+    def _eager(self, ids: Sequence[Sequence[int]], rows: Rows, trace: Trace | None) -> Tensor | None:
+        slots = [*rows.slots, *[self.pools.spare] * rows.padding]
+        positions = [*rows.positions, *[0] * rows.padding]
+        steps = {
+            place: Step(
+                torch.tensor(slots, device=device.place), torch.tensor(positions, device=device.place), rows.context
+            )
+            for place, device in self.devices.items()
+        }
         record = trace.begin() if trace is not None else None
-        return self.executor.run(torch.tensor(ids, device=place), step, record, tail=tail)
+        first = self.devices[self.executor.stages[0].place].place
+        return self.executor.run_stages(torch.tensor(ids, device=first), steps, rows, record, tail=rows.tail)
 
 
 @contextmanager

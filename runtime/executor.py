@@ -1,8 +1,8 @@
-"""The loop: the regions of a plan in order, each a call of its generated function on values by id."""
+"""The loop: the stages of a plan in order, and of each the regions, calls of generated functions on values by id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,10 @@ from dsv41c.runtime.calls import calls_of
 from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, weight_identifier
 from dsv41c.runtime.plan import span_of
 from dsv41c.runtime.recording import Recording, RecordingKernels, ops_by_region
+from dsv41c.runtime.stages.crossing import Crossing, Rows
+from dsv41c.runtime.stages.layout import Layout, Stage
+from dsv41c.runtime.stages.transport import LocalTransport, Transport
+from dsv41c.runtime.stages.weights import at_place
 from dsv41c.runtime.state import Pools
 from dsv41c.runtime.tail import Tail, last_rows
 
@@ -84,7 +88,9 @@ def _nowhere(written: dict[str, Any]) -> None:
 class Executor:
     """Runs the regions of a plan by calling them.
 
-    `weights` holds every weight and constant by id; `pools` the session state. `checks` looks at what regions write.
+    `weights` holds every weight and constant by id, or `PlacedWeights`; `pools` the session state. `checks` looks at
+    what regions write. `local`: the places of this process, all without it; `transport` carries what crosses between
+    stages.
     """
 
     def __init__(
@@ -95,6 +101,8 @@ class Executor:
         pools: Pools,
         *,
         checks: bool = False,
+        transport: Transport | None = None,
+        local: Container[int] | None = None,
     ) -> None:
         self.manifest = plan.manifest
         self.kernels = kernels
@@ -105,21 +113,81 @@ class Executor:
         self.ops = ops_by_region(plan.manifest)
         by_id = {op.id: op for op in plan.manifest.ops}
         self.calls = {region.id: calls_of(region, by_id) for region in self.regions}
-        self.weights = {region.id: region_weights(self.ops[region.id], weights) for region in self.regions}
+        self.layout = Layout.of(plan.manifest)
+        self.stages = tuple(stage for stage in self.layout.stages if local is None or stage.place in local)
+        self.weights = {
+            region.id: region_weights(self.ops[region.id], at_place(weights, stage.place))
+            for stage in self.stages
+            for region in self.regions[stage.regions.start : stage.regions.stop]
+        }
+        crossed = [stage.boundary for stage in self.layout.stages if stage.boundary is not None]
+        self.crossings = {boundary.to: Crossing(plan.manifest, boundary) for boundary in crossed}
+        self.transport: Transport = transport or LocalTransport({})
         self.last_use = {value: index for index, region in enumerate(self.regions) for value in region.reads}
+        self._sent_on = self._last_sent()
+
+    def _last_sent(self) -> dict[int, list[str]]:
+        """By stage, the step values that nobody wants any more once it has sent them on."""
+        found: dict[int, list[str]] = {}
+        for number, crossing in self.crossings.items():
+            end = self.layout.stages[number - 1].regions.stop
+            sent = [move.value for move in crossing.boundary.chunk]
+            found[number - 1] = [value for value in sent if self.last_use.get(value, -1) < end]
+            for value in found[number - 1]:
+                self.last_use.pop(value, None)
+        return found
 
     def run(self, ids: Tensor, step: Step, record: Recording | None = None, *, tail: Tail | None = None) -> Tensor:
-        """One step: ids int64 [B, T] at the places of `step`; logits f32 [B, T, V]. Updates the pools in place.
+        """One step of a plan on one device: ids int64 [B, T] at the places of `step`; logits f32 [B, T, V].
 
-        With a `tail`, for one session, regions compute only its rows. Logits are then those of the prompt's last token:
-        f32 [B, 1, V] of the last step, [B, 0, V] of the others.
+        Updates the pools in place. With a `tail`, for one session, regions compute only its rows. Logits are then those
+        of the prompt's last token: f32 [B, 1, V] of the last step, [B, 0, V] of the others.
+        """
+        logits = self.run_stages(ids, {0: step}, None, record, tail=tail)
+        assert logits is not None, "every stage is here"
+        return logits
+
+    def run_stages(
+        self,
+        ids: Tensor,
+        steps: Mapping[int, Step],
+        rows: Rows | None,
+        record: Recording | None = None,
+        *,
+        tail: Tail | None = None,
+    ) -> Tensor | None:
+        """One step of the stages that are here: `steps` by place, `rows` where the plan has several stages.
+
+        The logits as `run` gives them; None where the last stage is elsewhere.
         """
         values: dict[str, Tensor] = {"ids": ids, **self.pools.environment()}
         sink = None if record is None else lambda written: record.keep(written, self.pools.storage_of)
         calls = Calls(self.kernels, self.weights, sink, None, self.checks, self.checks, tail)
-        self.run_regions(range(len(self.regions)), values, step, calls)
+        for stage in self.stages:
+            self.arrive(stage, values, rows)
+            if record is not None and stage.boundary is not None:
+                arrived = [move.arrives_as for move in stage.boundary.chunk if move.arrives_as in values]
+                record.keep({value: values[value] for value in arrived}, self.pools.storage_of)
+            self.run_regions(stage.regions, values, steps[stage.place], calls)
+            self.leave(stage, values, rows)
+        if self.stages[-1] is not self.layout.stages[-1]:
+            return None
         nothing = (ids.shape[0], 0, self.manifest.model.vocab_size)
         return values["logits"] if "logits" in values else torch.zeros(nothing, device=ids.device)
+
+    def arrive(self, stage: Stage, values: dict[str, Tensor], rows: Rows | None) -> None:
+        """Take over what the stage before has sent; nothing for the first one."""
+        if stage.boundary is not None:
+            assert rows is not None, "steps over several stages say whose rows they have"
+            self.transport.arrive(self.crossings[stage.index], values, self.pools, rows)
+
+    def leave(self, stage: Stage, values: dict[str, Tensor], rows: Rows | None, *, drop: bool = True) -> None:
+        """Send on what the next stage reads; nothing for the last one. `drop`: let go of what nobody else wants."""
+        if stage.index + 1 in self.crossings:
+            assert rows is not None, "steps over several stages say whose rows they have"
+            self.transport.leave(self.crossings[stage.index + 1], values, self.pools, rows)
+            for value in self._sent_on[stage.index] if drop else ():
+                values.pop(value, None)
 
     def run_regions(self, regions: range, values: dict[str, Tensor], step: Step, calls: Calls) -> None:
         """Run some regions, in order, on values by id; adds what they write, drops what nobody reads any more."""
@@ -132,7 +200,7 @@ class Executor:
                 self._call(region, known, calls.tail.step(step, region.id), calls)
                 values.update({value: known[value] for value in region.writes})
             for value in region.reads:
-                if self.last_use[value] == index and value not in self.pools.storage_of:
+                if self.last_use.get(value) == index and value not in self.pools.storage_of:
                     values.pop(value, None)  # step values are large; free them as soon as nobody reads them
 
     def _call(self, region: RegionEntry, values: dict[str, Tensor], step: Step, calls: Calls) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, UserFault
-from dsv41c.kernels.catalog import OPS
+from dsv41c.kernels.catalog import CARRIERS, OPS
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.kernels.step import Step
 from dsv41c.runtime.manifest import Manifest, OpEntry
@@ -81,9 +81,20 @@ class ReferenceExecutor:
                 missing = [value for value in op.reads.values() if value not in values]
                 if missing:
                     raise KeyError(f"`{op.id}` reads {', '.join(missing)}: feed it, or start earlier")
-                written = by_port(op, call_op(op, self.kernels, self.weights, step, values))
+                written = by_port(op, self._result(op, step, values))
                 values.update({value: tensor for value, tensor in written.items() if value not in feeds})
         return values
+
+    def _result(self, op: OpEntry, step: Step, values: Mapping[str, Any]) -> Any:
+        """What an op writes. What goes to another stage stays here: a mirror is all that its source holds."""
+        if op.kind not in CARRIERS:
+            return call_op(op, self.kernels, self.weights, step, values)
+        source, (target,) = values[op.reads["value"]], op.writes.values()
+        if target not in self.pools.storage_of:
+            return source
+        mirror: Tensor = values[target]
+        mirror[step.slots] = source[step.slots]
+        return mirror
 
     def place(self, name: str | int) -> tuple[int, int]:
         """Indices of the first and the last op that a layer number, an op id or a value id names."""

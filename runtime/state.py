@@ -26,20 +26,23 @@ _EMPTY = {"token_history": -1}
 
 
 class Pools:
-    """The state pools of one engine, by the id of the value whose storage they are, on `place`."""
+    """The state pools of one engine, by the id of the value whose storage they are.
 
-    def __init__(self, manifest: Manifest, place: torch.device | None = None) -> None:
+    `place`: the device of all, or by the plan's names those of the places that are here; the rest has no pools.
+    """
+
+    def __init__(self, manifest: Manifest, place: torch.device | Mapping[str, torch.device] | None = None) -> None:
         self.slots = manifest.runtime.max_sessions + 1
-        self.storage_of: Mapping[str, str] = storages(manifest.values)
-        entries = {value.id: value for value in manifest.values}
+        here = place if isinstance(place, Mapping) else dict.fromkeys(manifest.target.devices, place)
+        entries = {value.id: value for value in manifest.values if value.device in here}
+        self.storage_of: Mapping[str, str] = storages(entries.values())
         self.kinds: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
         for storage in dict.fromkeys(self.storage_of.values()):
             entry = entries[storage]
             self.kinds[storage] = entry.kind
-            self.tensors[storage] = torch.full(
-                (self.slots, *_sizes(entry)), _EMPTY.get(entry.kind, 0), dtype=DTYPES[entry.dtype], device=place
-            )
+            shape, empty = (self.slots, *_sizes(entry)), _EMPTY.get(entry.kind, 0)
+            self.tensors[storage] = torch.full(shape, empty, dtype=DTYPES[entry.dtype], device=here[entry.device])
 
     @property
     def spare(self) -> int:

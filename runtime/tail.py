@@ -43,14 +43,15 @@ class TailRows:
 
     @staticmethod
     def of(manifest: Manifest, kind: TailKind) -> TailRows:
-        """Those of a plan. What goes to another stage is kept whole."""
+        """Those of a plan. Of what goes to another stage, its readers there count."""
         regions = computed_rows(manifest, kind)
         readers: dict[str, list[int | None]] = {"logits": [1]}
         for region in manifest.regions:
             for value in region.reads:
                 readers.setdefault(value, []).append(regions[region.id])
-        for move in manifest.transfers:
-            readers.setdefault(move.value, []).append(None)
+        for move in sorted(manifest.transfers, key=lambda move: -move.to_stage):
+            if move.how == "chunk":
+                readers.setdefault(move.value, []).append(_most(readers[move.arrives_as]))
         return TailRows(regions, {value: _most(counts) for value, counts in readers.items()}, kind == "bounded")
 
 

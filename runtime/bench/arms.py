@@ -80,13 +80,15 @@ class Arm(Protocol):
 class CapturedArm:
     """Graphs, cut as `capture` says (`layer` or `all`). `kernels` have to be capture-safe."""
 
-    def __init__(self, plan: Plan, engine: Engine, kernels: object, capture: str, device: Device) -> None:
+    def __init__(
+        self, plan: Plan, engine: Engine, kernels: object, capture: str, devices: Mapping[int, Device]
+    ) -> None:
         runtime = plan.manifest.runtime.model_copy(update={"capture": capture})
         cut = replace(plan, manifest=plan.manifest.model_copy(update={"runtime": runtime}))
         self.executor = Executor(cut, kernels, engine.weights, engine.pools)
         self.contexts = engine.captured.contexts if engine.captured is not None else None
         self.kernels = kernels
-        self.device = device
+        self.devices = devices
         self.graphs: int | None = None
         self.capture_seconds: float | None = None
         self.steps: CapturedSteps | None = None
@@ -94,11 +96,11 @@ class CapturedArm:
 
     def prepare(self, inputs: StepInputs) -> None:
         """Capture the steps of one batch and context. A step without graphs comes first, so that compiling is over."""
-        steps = CapturedSteps(self.executor, self.device, self.kernels, (inputs.batch,), self.contexts)
+        steps = CapturedSteps(self.executor, self.devices, self.kernels, (inputs.batch,), self.contexts)
         spare = torch.full_like(inputs.slots, self.executor.pools.spare)
         reach = steps.context_of(inputs.context)
         self.executor.run(inputs.ids[0], Step(spare, torch.zeros_like(inputs.slots), reach))
-        self.capture_seconds = Clock(self.device.place).wall(lambda: steps.prepare(inputs.context))
+        self.capture_seconds = Clock(self.devices[0].place).wall(lambda: steps.prepare(inputs.context))
         self.graphs = len(steps.ranges)
         steps.inputs[inputs.batch].slots.copy_(inputs.slots)
         self.steps, self.inputs = steps, inputs
@@ -109,7 +111,9 @@ class CapturedArm:
         given, place = self.steps.inputs[self.inputs.batch], index % len(self.inputs.ids)
         given.ids.copy_(self.inputs.ids[place])
         given.positions.copy_(self.inputs.positions[place])
-        return self.steps.replay(self.inputs.batch, self.inputs.context)
+        logits = self.steps.replay(self.inputs.batch, self.inputs.context)
+        assert logits is not None, "a bench has every stage"
+        return logits
 
     def release(self) -> None:
         """Drop the graphs."""
@@ -187,7 +191,7 @@ def make_arms(plan: Plan, engine: Engine, names: tuple[str, ...]) -> dict[str, A
 
 def _captured(plan: Plan, engine: Engine, kernels: object, capture: str) -> CapturedArm:
     """With a device of its own: two cuts of one plan have graphs of the same names."""
-    return CapturedArm(plan, engine, kernels, capture, device_for(plan.manifest))
+    return CapturedArm(plan, engine, kernels, capture, {0: device_for(plan.manifest)})
 
 
 def bench_plan(plan: Plan) -> Plan:

@@ -93,7 +93,7 @@ def _parts(engine: Engine, inputs: StepInputs, arm: Arm) -> Sequence[tuple[str, 
         for part in steps.ranges:
             key = GraphKey(inputs.batch, reach, part.start, part.stop - 1)
             ends = dict.fromkeys((regions[part.start].id, regions[part.stop - 1].id))
-            parts.append((" to ".join(ends), partial(steps.device.replay, key)))
+            parts.append((" to ".join(ends), partial(steps.devices[0].replay, key)))
         return parts
     if not isinstance(arm, EagerArm):
         return None

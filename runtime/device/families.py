@@ -18,29 +18,30 @@ from dsv41c.runtime.manifest import Manifest
 _HPU_LIBRARY = "habana_frameworks"
 
 
-def device_for(manifest: Manifest, *, strict: bool = False, checks: bool = False) -> Device:
-    """The device of a plan that is runnable; with `strict`, the CPU under the rules of the plan's family."""
+def device_for(manifest: Manifest, *, name: str | None = None, strict: bool = False, checks: bool = False) -> Device:
+    """A device of a plan that is runnable: the named one (`cuda:1`), without a name the first.
+
+    With `strict`, the CPU under the rules of the plan's family.
+    """
     family = manifest.target.family
     if strict:
         return StrictDevice(RULES[family])
     if family == "cpu":
         return CpuDevice()
-    return GraphDevice(_index(manifest), checks=checks)
+    return GraphDevice(_index(name or manifest.target.devices[0]), checks=checks)
 
 
 def not_runnable(manifest: Manifest, *, strict: bool = False) -> list[Diagnostic]:
     """The finding (DSV858) where a plan that compiles does not run here. `strict` needs no device."""
-    family, stages = manifest.target.family, len(manifest.stages)
+    family = manifest.target.family
     lacking = None if strict else missing(manifest)
-    reasons = [f"it is for {family} devices, and {lacking}"] if lacking is not None else []
-    reasons += [f"it has {stages} stages ({', '.join(manifest.target.devices)})"] if stages > 1 else []
-    if not reasons:
+    if lacking is None:
         return []
     return [
         Diagnostic(
             "DSV858",
-            f"plan `{manifest.name}` compiles but does not run here: {'; '.join(reasons)}",
-            facts=(("target.family", family), ("stages", str(stages))),
+            f"plan `{manifest.name}` compiles but does not run here: it is for {family} devices, and {lacking}",
+            facts=(("target.family", family), ("target.devices", ", ".join(manifest.target.devices))),
             help="compile it for one CPU to run it here: `--target cpu`",
         )
     ]
@@ -74,13 +75,13 @@ def missing(manifest: Manifest) -> str | None:
         return f"torch {torch.__version__} is not built for {'ROCm' if family == 'rocm' else 'CUDA'}"
     if not torch.cuda.is_available():
         return "torch sees no GPU"
-    count = torch.cuda.device_count()
-    if _index(manifest) >= count:
-        return f"torch sees {count} GPUs, the plan is for number {_index(manifest)}"
+    count, last = torch.cuda.device_count(), max(_index(name) for name in manifest.target.devices)
+    if last >= count:
+        return f"torch sees {count} GPUs, the plan is for number {last}"
     native = _native_variant(manifest)
     return f"its kernels need `{native}`, which is not installed" if native and find_spec(native) is None else None
 
 
-def _index(manifest: Manifest) -> int:
+def _index(name: str) -> int:
     """The number in a device's name, `cuda:1`."""
-    return int(manifest.target.devices[0].partition(":")[2] or 0)
+    return int(name.partition(":")[2] or 0)

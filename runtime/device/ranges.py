@@ -18,7 +18,7 @@ def ranges(
     `layer`: each layer alone; `every:N`: N layers together; `all`: everything. Embedding and head go with the layer
     beside them, since every graph more costs the time of its start. A range ends before a region that reads a mapped
     table at ids which the range itself computes: rows come from the host, so the ids have to be there before the work
-    starts that uses them. `staged`: the regions whose tables are mapped, by id; None for all.
+    starts that uses them, and where a stage ends. `staged`: the regions whose tables are mapped, by id; None for all.
     """
     if capture == "off":
         return []
@@ -32,7 +32,8 @@ def ranges(
         table_ids = {value for op in own if op.kind == "engram_rows" for value in op.reads.values()}
         if staged is not None and region.id not in staged:
             table_ids = set()
-        if not found or (is_layer and layers == size) or table_ids & written:
+        elsewhere = index > 0 and region.stage != regions[index - 1].stage
+        if not found or elsewhere or (is_layer and layers == size) or table_ids & written:
             found.append(range(index, index))
             written, layers = set(), 0
         found[-1] = range(found[-1].start, index + 1)

@@ -172,13 +172,13 @@ def test_runs_use_it_where_no_row_is_wanted(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int | None] = []
-    original = Executor.run
+    original = Executor.run_stages
 
-    def run(self: Executor, *arguments: Any, tail: Tail | None = None) -> Tensor:
+    def run(self: Executor, *arguments: Any, tail: Tail | None = None) -> Tensor | None:
         asked.append(None if tail is None else tail.after)
         return original(self, *arguments, tail=tail)
 
-    monkeypatch.setattr(Executor, "run", run)
+    monkeypatch.setattr(Executor, "run_stages", run)
     given = {name: tmp_path / value if name.endswith("_out") else value for name, value in options.items()}
     result = run_plan(plan(), TINY, Prompt(ids=PROMPT[:40]), RunOptions(n=2, **given))
     assert len(result.ids) == 2

@@ -126,7 +126,8 @@ def test_the_cpu_captures_nothing() -> None:
 def test_the_cpu_calls_through() -> None:
     running = engine(ORACLE, FEWER, strict=True)
     assert running.captured is not None
-    cpu = running.captured.device = CpuDevice()
+    cpu = CpuDevice()
+    running.captured.devices = {0: cpu}
     with running.open() as session, Engine(plan(ORACLE, FEWER), TINY, weights=running.weights).open() as twin:
         for token in ids()[:3]:
             assert apart(session.feed([token]), twin.feed([token])) <= LOGITS_BOUND

@@ -63,12 +63,6 @@ def test_devices_go_by_family(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(strict, StrictDevice) and strict.rules.family == "hpu" and strict.place.type == "cpu"
 
 
-def test_several_stages_are_refused_in_strict_mode_too() -> None:
-    two = manifest("hpu").model_copy(update={"stages": manifest("hpu").stages * 2})
-    (finding,) = not_runnable(two, strict=True)
-    assert "2 stages" in finding.message and "habana" not in finding.message
-
-
 def test_weights_move_as_they_are() -> None:
     packed = Packed(torch.zeros(2, 2, dtype=torch.uint8), torch.zeros(2, 1, dtype=torch.uint8), "fp4_32")
     table = object()

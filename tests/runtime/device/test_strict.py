@@ -126,7 +126,9 @@ def test_flash_passes_for_every_family(target: str, tmp_path: Path) -> None:
     compiled, meta = load_plan(tmp_path / "plan"), torch.device("meta")
     kernels = kernels_for(family, "static")
     executor = Executor(compiled, kernels, on_meta(compiled.manifest), Pools(compiled.manifest, meta))
-    captured = CapturedSteps(executor, StrictDevice(RULES[family], meta), kernels, [1])
+    devices = {stage.place: StrictDevice(RULES[family], meta) for stage in executor.stages}
+    captured = CapturedSteps(executor, devices, kernels, [1])
+    stages = {index: stage for stage in executor.stages for index in stage.regions}
     assert [index for part in captured.ranges for index in part] == list(range(len(executor.regions)))
     seen: dict[object, list[str]] = {}
     for index, region in enumerate(executor.regions):
@@ -134,10 +136,12 @@ def test_flash_passes_for_every_family(target: str, tmp_path: Path) -> None:
         if seen[form(compiled.manifest, region)] != [region.id]:
             continue
         values = {value: on_meta_as(compiled.manifest, value) for value in region.reads}
-        work, key = captured._work(range(index, index + 1), 1, CONTEXT, values), GraphKey(1, CONTEXT, index, index)
+        key = GraphKey(1, CONTEXT, index, index)
+        work = captured._work(range(index, index + 1), stages[index], 1, CONTEXT, values)
+        device = devices[stages[index].place]
         with torch.no_grad():
-            written = captured.device.capture(key, work)
-            captured.device.replay(key)
+            written = device.capture(key, work)
+            device.replay(key)
         for value, tensor in written.items():
             expected = on_meta_as(compiled.manifest, value)
             assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype), value

@@ -1,0 +1,55 @@
+"""The collectives of a stage's shards, on `torch.distributed`: any backend, gloo on CPUs and NCCL on GPUs.
+
+What is whole in every process (state of sessions, selections, routing) is computed by each from the same sums, and has
+to come out the same on each: processes are on devices of one kind, with as many threads.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dsv41c.diagnostics import Diagnostic
+from dsv41c.kernels.collectives import Collectives
+from dsv41c.runtime.manifest import Manifest
+
+__all__ = ["Collectives", "GroupCollectives", "other_shards"]
+
+
+class GroupCollectives:
+    """The processes of a group, in its order; of all processes without one."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self.size = dist.get_world_size(group)
+        self.rank = dist.get_rank(group)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """The sum of every process's `x`, a new tensor with the same bits on each."""
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=self._group)
+        return total
+
+    def all_gather(self, x: Tensor, axis: int) -> Tensor:
+        """Every process's `x`, in the order of ranks along an axis; a new tensor."""
+        x = x.contiguous()
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        dist.all_gather(parts, x, group=self._group)
+        return torch.cat(parts, dim=axis)
+
+
+def other_shards(manifest: Manifest, collectives: Collectives | None) -> list[Diagnostic]:
+    """The finding (DSV858) where a plan's stages have another number of shards than there are processes for them."""
+    shards, processes = manifest.target.tensor_parallel, collectives.size if collectives is not None else 1
+    if shards == processes:
+        return []
+    return [
+        Diagnostic(
+            "DSV858",
+            f"plan `{manifest.name}` compiles but does not run here: its `tensor_parallel` is {shards}, and the number "
+            f"of processes that share a stage here is {processes}",
+            facts=(("target.tensor_parallel", str(shards)), ("processes for a stage", str(processes))),
+            help="start as many processes for each stage, or compile it for these: `--set placement.tensor_parallel=N`",
+        )
+    ]

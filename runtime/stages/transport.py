@@ -1,0 +1,70 @@
+"""How what crosses a boundary gets to the other side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dsv41c.runtime.stages.crossing import Crossing, Rows
+from dsv41c.runtime.state import Pools
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What crossed a boundary so far: steps, tokens of sessions, and bytes, fixed-size headers left out."""
+
+    steps: int = 0
+    tokens: int = 0
+    bytes: int = 0
+
+    def add(self, rows: Rows, count: int) -> None:
+        """One more step."""
+        self.steps += 1
+        self.tokens += rows.tokens * len(rows.slots)
+        self.bytes += count
+
+
+class Transport(Protocol):
+    """Carries one step after the other over every boundary, in order. `traffic` counts by the stage that receives."""
+
+    @property
+    def traffic(self) -> Mapping[int, Traffic]:
+        """What crossed each boundary so far."""
+        ...
+
+    def leave(self, crossing: Crossing, values: Mapping[str, Tensor], pools: Pools, rows: Rows) -> None:
+        """Send on what a stage left. Its values and pools may be overwritten by later work of the same device."""
+        ...
+
+    def arrive(self, crossing: Crossing, values: MutableMapping[str, Tensor], pools: Pools, rows: Rows) -> None:
+        """Put what was sent where the next stage reads it: `Crossing.arrive`."""
+        ...
+
+
+class LocalTransport:
+    """Devices of this process. Between GPUs copies are peer copies, which torch orders by events on both sides.
+
+    Such a copy runs on the source's stream: later work of the source waits for it, so what it reads may be overwritten
+    by that; and it waits for what the target was given to do before, and the target for it.
+    """
+
+    def __init__(self, places: Mapping[int, torch.device]) -> None:
+        self.places = places
+        self.traffic: dict[int, Traffic] = {}
+        self._under_way: dict[int, list[Tensor]] = {}
+
+    def leave(self, crossing: Crossing, values: Mapping[str, Tensor], pools: Pools, rows: Rows) -> None:
+        """Copy to the target's device."""
+        target = self.places[crossing.boundary.target]
+        wired = crossing.leaving(values, pools, rows)
+        self._under_way[crossing.boundary.to] = [part.to(target, non_blocking=True, copy=True) for part in wired]
+        count = sum(part.numel() * part.element_size() for part in wired)
+        self.traffic.setdefault(crossing.boundary.to, Traffic()).add(rows, count)
+
+    def arrive(self, crossing: Crossing, values: MutableMapping[str, Tensor], pools: Pools, rows: Rows) -> None:
+        """Take over the copies."""
+        crossing.arrive(self._under_way.pop(crossing.boundary.to), values, pools, rows)

@@ -1,0 +1,8 @@
+"""Makes `splits` and the helpers of the runtime's tests importable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
