@@ -16,7 +16,7 @@ REMARK_COLUMN = 48
 # Plain text that no YAML reader takes for anything else.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./]*(-[A-Za-z0-9_./]+)*")
 # What says nothing: a part of the model that is not there, a stage that is not split.
-_LEFT_OUT = (("layers.reads", {}), ("placement.tensor_parallel", 1))
+_LEFT_OUT: tuple[tuple[str, object], ...] = (("layers.reads", {}), ("placement.tensor_parallel", 1))
 # Words that readers of older YAML take for truth values; quoted for their sake.
 _OLD_WORDS = frozenset(("yes", "no", "on", "off", "y", "n"))
 

@@ -186,10 +186,14 @@ def _bind(binding: Binding, files: MappedFiles, shard: int) -> Bound | Diagnosti
 def _part(item: Packed | Tensor, shard: ShardEntry, index: int) -> Packed | Tensor:
     """A view of the rows or columns of a shard. Of a packed one also its scales: shards have whole blocks."""
     if isinstance(item, Packed):
-        return item._replace(codes=_part(item.codes, shard, index), scale=_part(item.scale, shard, index))
-    axis = 0 if shard.axis == "rows" else item.ndim - 1
-    own = item.shape[axis] // shard.count
-    return item.narrow(axis, index * own, own)
+        return Packed(_narrowed(item.codes, shard, index), _narrowed(item.scale, shard, index), item.encoding)
+    return _narrowed(item, shard, index)
+
+
+def _narrowed(tensor: Tensor, shard: ShardEntry, index: int) -> Tensor:
+    axis = 0 if shard.axis == "rows" else tensor.ndim - 1
+    own = tensor.shape[axis] // shard.count
+    return tensor.narrow(axis, index * own, own)
 
 
 def _converted(entry: WeightEntry, stored: Stored, item: Packed | Tensor) -> Bound | Diagnostic:
