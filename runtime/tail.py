@@ -24,7 +24,7 @@ TAILS: tuple[TailKind, ...] = get_args(TailKind)
 
 
 def computed_rows(manifest: Manifest, kind: TailKind) -> dict[str, int | None]:
-    """Rows at the end of a prompt that each region computes, None for every one; of the logits always the last alone."""
+    """Rows at the end of a prompt that each region computes, None for every one; of the logits the last one's alone."""
     rows: dict[str, int | None] = {region.id: region.tail_rows for region in manifest.regions}
     if kind == "every":
         rows = dict.fromkeys(rows)
