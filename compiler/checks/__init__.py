@@ -85,6 +85,7 @@ ORDER_CHECKS: tuple[Check[Graph], ...] = (
     Check("order of ops", sequence.read_before_written, ("DSV422", "DSV430")),
     Check("what is made is read, in a graph", sequence.unread, ("DSV409", "DSV431")),
     Check("what crosses, and how", crossings.wrong_carrier, ("DSV506",)),
+    Check("parts of sums are added up", shards.part_as_whole, ("DSV508",)),
 )
 CHECKS = (*LIST_CHECKS, *FLOW_CHECKS, *PART_CHECKS, *WIRING_CHECKS, *ORDER_CHECKS)
 

@@ -1,4 +1,5 @@
-"""Checks of tensor parallelism: every width that is split over the processes of a stage divides by their number.
+"""Checks of tensor parallelism: every width that is split over the processes of a stage divides by their number, and
+what one of them has of a sum goes to the collective that adds it up.
 
 What is stored with a scale a block, or rounded in blocks, is split between blocks, so that no scale is of two shards.
 """
@@ -8,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dsv41c.compiler.checks.ledger import Ledger
+from dsv41c.compiler.checks.ledger import Ledger, value
 from dsv41c.compiler.checks.view import View
+from dsv41c.compiler.checks.wiring import port
+from dsv41c.compiler.ir import Graph
 from dsv41c.compiler.spec.dims import BLOCK
 from dsv41c.compiler.spec.models import Attention, Model, Moe, Numerics, Section, Weights
 from dsv41c.diagnostics import Diagnostic, Label
+from dsv41c.kernels.catalog import COLLECTIVES
 from dsv41c.words import joined
 
 _MOST_WAYS = 6
@@ -86,3 +90,22 @@ def _blocks(weights: Section | None, numerics: Section | None) -> tuple[int, int
     stored = BLOCK if isinstance(weights, Weights) and weights.linear == "fp8_32x32" else 1
     rounded = BLOCK if isinstance(numerics, Numerics) and numerics.activation_quant == "fp8" else 1
     return stored, max(stored, rounded)
+
+
+def part_as_whole(graph: Graph, ledger: Ledger) -> None:
+    """A shard's part of a sum is read by the `all_reduce` of as many shards, and by nothing else."""
+    for op in graph.ops:
+        shards = dict(op.attrs).get("shards")
+        if shards is None or op.kind in COLLECTIVES:
+            continue
+        for part in op.write_ids:
+            wrong = [r for r in graph.readers(part) if r.kind != "all_reduce" or dict(r.attrs).get("shards") != shards]
+            if not wrong or not ledger.sound(value(part)):
+                continue
+            reader = wrong[0]
+            message = f"`{reader.id}` reads `{part}`, which is one shard's part of a sum of {shards}"
+            labels = (Label(op.span, f"`{op.id}` gives a part"),)
+            facts = ((f"kind of `{reader.id}`", reader.kind), (f"shards of `{op.id}`", str(shards)))
+            help_text = f"read what the `all_reduce` of {shards} shards makes of `{part}`"
+            finding = Diagnostic("DSV508", message, reader.span, labels, facts, help_text)
+            ledger.report(finding, [value(part), *(port(reader, name) for name, read in reader.reads if read == part)])

@@ -107,4 +107,19 @@ rounded in blocks of 32, a part is also a whole number of blocks: no scale belon
         bad="extends: toy\nplacement: {tensor_parallel: 4}\n",
         good="extends: toy\nplacement: {tensor_parallel: 2}\n",
     ),
+    Code(
+        "DSV508",
+        "part-read-as-whole",
+        "error",
+        "an op reads one shard's part of a sum as if it were the sum",
+        """\
+With `placement.tensor_parallel` above 1, an output projection and a shared expert give one process's part of a sum.
+An `all_reduce` of as many shards adds the parts up. What reads a part directly runs, with the right shapes, and every
+process goes on with other numbers.
+
+The compiler puts the collectives in, so this concerns graphs that were changed afterwards.
+
+**Way out:** read what the `all_reduce` writes.
+""",
+    ),
 )

@@ -17,9 +17,9 @@ DEVICES = ("cpu:0", "cpu:1")
 CUT = ("placement.devices=[cpu:0, cpu:1]", "placement.layer_ends=[6, 8]")
 
 
-def placed() -> Graph:
-    """The toy on two devices: the second stage reads shared state of layer 5."""
-    loaded = load("toy", sets=CUT)
+def placed(*more: str) -> Graph:
+    """The toy on two devices, with more settings: the second stage reads shared state of layer 5."""
+    loaded = load("toy", sets=(*CUT, *more))
     assert loaded.spec is not None
     return run(Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans))).graph
 
@@ -44,8 +44,21 @@ def copied_whole(graph: Graph) -> Graph:
     )
 
 
-def _trigger(change: Callable[[Graph], Graph]) -> Callable[[Path], list[Diagnostic]]:
-    return lambda _: list(check_graph(change(placed()), DEVICES))
+def not_added_up(graph: Graph) -> Graph:
+    """A collective left out, and its reader reading the part of this shard."""
+    ops = (op for op in graph.ops if op.id != "layers.3.ffn.all_reduce")
+    return graph.with_ops(
+        replace(op, reads=tuple((name, old.replace("sublayer_out@L3.ffn", "part@L3.ffn")) for name, old in op.reads))
+        for op in ops
+    )
 
 
-TRIGGERS = {"DSV505": _trigger(undeclared), "DSV506": _trigger(copied_whole)}
+def _trigger(change: Callable[[Graph], Graph], *more: str) -> Callable[[Path], list[Diagnostic]]:
+    return lambda _: list(check_graph(change(placed(*more)), DEVICES))
+
+
+TRIGGERS = {
+    "DSV505": _trigger(undeclared),
+    "DSV506": _trigger(copied_whole),
+    "DSV508": _trigger(not_added_up, "placement.tensor_parallel=2"),
+}
