@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast
 
-from dsv41c.kernels.catalog import DTYPE_BYTES, OPS, Split
+from dsv41c.kernels.catalog import OPS, Split
 
 FORMAT = "dsv41c.plan/1.2"
 MANIFEST = "manifest.json"
@@ -306,44 +305,6 @@ class Manifest(Entry):
     constants: list[ConstantEntry]
     memory: list[MemoryEntry] = []
     buffers: list[BufferEntry] = []
-
-
-def memory(manifest: Manifest) -> list[MemoryEntry]:
-    """What an engine of a plan will hold, by device: exactly the bytes of its tensors."""
-    devices = {stage.index: stage.device for stage in manifest.stages}
-    weights, state = (dict.fromkeys(devices.values(), 0) for _ in range(2))
-    for weight in manifest.weights:
-        weights[devices[weight.stage]] += _kept_bytes(weight)
-    constants = {constant.id: _constant_bytes(constant, manifest) for constant in manifest.constants}
-    used = {(devices[op.stage], weight) for op in manifest.ops for weight in op.weights.values() if weight in constants}
-    for device, constant in used:
-        weights[device] += constants[constant]
-    for value in manifest.values:
-        if value.scope == "session" and value.storage in (None, value.id):
-            state[devices[value.stage]] += value.bytes * (manifest.runtime.max_sessions + 1)
-    return [
-        MemoryEntry(device=name, weights=weights[name], state=state[name], total=weights[name] + state[name])
-        for name in weights
-    ]
-
-
-def _kept_bytes(weight: WeightEntry) -> int:
-    """Bytes of a weight as kernels get it; none of a table."""
-    if weight.role == "engram_table":
-        return 0
-    return weight.bytes if weight.dtype == "stored" else weight.count * prod(weight.shape) * DTYPE_BYTES[weight.dtype]
-
-
-def _constant_bytes(constant: ConstantEntry, manifest: Manifest) -> int:
-    if constant.kind == "rope_frequencies":
-        return int(constant.attrs["rope_dim"]) // 2 * DTYPE_BYTES["f32"]
-    if constant.kind == "token_map":
-        return manifest.model.vocab_size * DTYPE_BYTES["i64"]
-    if constant.kind == "first_expert":
-        return DTYPE_BYTES["i64"]
-    part = constant.kind.removeprefix("engram_")
-    layers = manifest.engram.layers if manifest.engram is not None else []
-    return sum(len(getattr(layer, part)) for layer in layers) * DTYPE_BYTES["i64"]
 
 
 def buffers(manifest: Manifest) -> list[BufferEntry]:

@@ -22,8 +22,8 @@ from dsv41c.runtime.manifest import (
     ValueEntry,
     WeightEntry,
     buffers,
-    memory,
 )
+from dsv41c.runtime.memory import memory
 
 MAX_SIZE = 1 << 40
 _SESSION_KINDS = frozenset(kind.name for kind in STATE_KINDS.values() if kind.scope == "session")

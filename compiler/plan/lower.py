@@ -31,9 +31,9 @@ from dsv41c.runtime.manifest import (
     TransferEntry,
     ValueEntry,
     buffers,
-    memory,
     sha256,
 )
+from dsv41c.runtime.memory import memory
 from dsv41c.words import ranges
 
 

@@ -12,8 +12,9 @@ import torch
 
 from dsv41c.diagnostics import Diagnostic
 from dsv41c.runtime.bench.arms import ARMS
-from dsv41c.runtime.bench.random_weights import held_bytes, pool_bytes
+from dsv41c.runtime.bench.random_weights import held_bytes
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.memory import pool_bytes
 from dsv41c.words import joined, size
 
 

@@ -12,7 +12,6 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import torch
@@ -25,7 +24,7 @@ from dsv41c.kernels.reference.engram import RowTable
 from dsv41c.runtime.bench.bytes import row_bytes
 from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.manifest import EngramLayerEntry, Manifest, WeightEntry
-from dsv41c.runtime.state import storages
+from dsv41c.runtime.memory import TABLE, kept_bytes
 from dsv41c.runtime.synth.values import scale_of
 
 TABLE_ROWS = 1 << 20  # 264 MiB a table with 256 channels: more than caches of devices hold
@@ -75,21 +74,11 @@ def held_bytes(manifest: Manifest, *, stored_experts: int | None = None, table_r
     """Bytes that these weights take."""
     total = 0
     for entry in manifest.weights:
-        if "{expert}" in entry.name:
-            total += entry.bytes // entry.count * min(entry.count, stored_experts or entry.count)
-        elif entry.role == "engram_table":
+        if entry.role == TABLE:
             total += min(entry.shape[0], table_rows) * row_bytes(entry)
-        elif entry.dtype == "stored":
-            total += entry.bytes
         else:
-            total += prod(entry.shape) * _DTYPES[entry.dtype].itemsize
+            total += kept_bytes(entry, stored_experts if "{expert}" in entry.name else None)
     return total
-
-
-def pool_bytes(manifest: Manifest) -> int:
-    """Bytes of the session state of a plan's engine, the spare slot included."""
-    roots = set(storages(manifest.values).values())
-    return (manifest.runtime.max_sessions + 1) * sum(value.bytes for value in manifest.values if value.id in roots)
 
 
 # --- constants --------------------------------------------------------------------------------------------------------

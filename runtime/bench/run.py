@@ -15,10 +15,11 @@ from dsv41c.runtime.bench.measure import Bandwidth, Clock, matmul_rate
 from dsv41c.runtime.bench.options import BenchOptions, Cell, not_measurable
 from dsv41c.runtime.bench.prompts import PromptResult, measure_prompt
 from dsv41c.runtime.bench.random_state import fill_slot
-from dsv41c.runtime.bench.random_weights import held_bytes, pool_bytes, random_weights
+from dsv41c.runtime.bench.random_weights import held_bytes, random_weights
 from dsv41c.runtime.device.families import device_for, not_runnable
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.memory import pool_bytes
 from dsv41c.runtime.plan import Plan
 
 Say = Callable[[str], None]
