@@ -70,20 +70,21 @@ def play(job: Job, collectives: Collectives | None = None) -> Result:
     return {"logits": [torch.cat(rows)]}
 
 
-def play_together(jobs: Sequence[Job], size: int, folder: Path) -> list[list[Result]]:
-    """The results of jobs by process, of so many of them."""
+def play_together(jobs: Sequence[Job], folder: Path) -> list[list[Result]]:
+    """What each process of each job gives. A job has `shards`, which are the first of all processes."""
+    size = max(job["shards"] for job in jobs)
     (folder / "jobs.json").write_text(json.dumps(jobs))
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     variables = {**environ, "OMP_NUM_THREADS": "1", **({"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {})}
-    command = [sys.executable, __file__]
-    arguments = [str(size), str(folder / "store"), str(folder / "jobs.json"), str(folder / "out")]
+    arguments = [str(size), *(str(folder / name) for name in ("store", "jobs.json", "out"))]
     started = [
-        subprocess.Popen([*command, str(rank), *arguments], env=variables, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, __file__, str(rank), *arguments], env=variables, stderr=subprocess.PIPE)
         for rank in range(size)
     ]
-    said = [process.communicate(timeout=240)[1] for process in started]
+    said = [process.communicate(timeout=240)[1].decode() for process in started]
     assert not any(process.returncode for process in started), "\n".join(said)
-    return [torch.load(f"{folder / 'out'}.{rank}") for rank in range(size)]
+    found = [torch.load(f"{folder / 'out'}.{rank}") for rank in range(size)]
+    return [[found[rank][number] for rank in range(job["shards"])] for number, job in enumerate(jobs)]
 
 
 def plain_copy(bound: BoundWeights, source: Path, folder: Path) -> Path:
@@ -104,11 +105,15 @@ def plain_copy(bound: BoundWeights, source: Path, folder: Path) -> Path:
 
 
 def main(rank: int, size: int, store: str, jobs: str, out: str) -> None:
+    """A process of all: plays the jobs that it has a shard of, by number."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=120)
     )
-    together = GroupCollectives()
-    torch.save([play(job, together) for job in json.loads(Path(jobs).read_text())], f"{out}.{rank}")
+    wanted = json.loads(Path(jobs).read_text())
+    groups = {count: torch.distributed.new_group(range(count)) for count in sorted({job["shards"] for job in wanted})}
+    own = {number: job for number, job in enumerate(wanted) if rank < job["shards"]}
+    played = {number: play(job, GroupCollectives(groups[job["shards"]])) for number, job in own.items()}
+    torch.save(played, f"{out}.{rank}")
     torch.distributed.destroy_process_group()
 
 

@@ -44,42 +44,27 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / name) for name in ("toy", "wide", "golden")}
 
 
-def both(jobs: dict[str, list[Job]], count: int, folder: Path) -> dict[str, tuple[Result, list[Result]]]:
-    """By name, what one process gives, and what each of several gives."""
-    together = play_together([many for _, many in jobs.values()], count, folder)
-    return {
-        name: (play(one), [process[number] for process in together])
-        for number, (name, (one, _)) in enumerate(jobs.items())
-    }
-
-
 @pytest.fixture(scope="module")
-def in_two(
+def played(
     checkpoints: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Result, list[Result]]]:
-    folder = tmp_path_factory.mktemp("two")
+    """By name, what one process gives, and what each of several gives."""
+    folder = tmp_path_factory.mktemp("played")
     tiny = folder / "tiny.yaml"
     tiny.write_text(SPEC.replace("COMPUTE", "f32").replace("QUANT", "none").replace("CACHE", "none"))
-    toy, whole = checkpoints["toy"], checkpoints["golden"]
+    toy, wide, whole = (checkpoints[name] for name in ("toy", "wide", "golden"))
 
-    def pair(spec: str, sets: tuple[str, ...], **job: object) -> list[Job]:
-        return [{"plan": compiled(folder, spec, count, *sets), **job} for count in (1, 2)]
+    def pair(spec: str, sets: tuple[str, ...], shards: int, **job: object) -> list[Job]:
+        return [{"plan": compiled(folder, spec, count, *sets), "shards": count, **job} for count in (1, shards)]
 
     jobs = {
-        "toy": pair("toy", EXACT, checkpoint=toy, scene="story"),
-        "golden": pair(str(tiny), (PLAIN,), checkpoint=whole, ids=ids()),
-        "packed": pair("toy", CUDA, checkpoint=toy, scene="sublayers", strict=True),
+        "four": pair("toy", WIDE, 4, checkpoint=wide, scene="story"),
+        "two": pair("toy", EXACT, 2, checkpoint=toy, scene="story"),
+        "golden": pair(str(tiny), (PLAIN,), 2, checkpoint=whole, ids=ids()),
+        "packed": pair("toy", CUDA, 2, checkpoint=toy, scene="sublayers", strict=True),
     }
-    return both(jobs, 2, folder)
-
-
-@pytest.fixture(scope="module")
-def in_four(
-    checkpoints: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[Result, list[Result]]]:
-    folder = tmp_path_factory.mktemp("four")
-    common = {"checkpoint": checkpoints["wide"], "scene": "story"}
-    return both({"wide": [{"plan": compiled(folder, "toy", n, *WIDE), **common} for n in (1, 4)]}, 4, folder)
+    together = play_together([several for _, several in jobs.values()], folder)
+    return {name: (play(one), each) for (name, (one, _)), each in zip(jobs.items(), together, strict=True)}
 
 
 def expect_equal(one: Result, each: list[Result]) -> None:
@@ -90,29 +75,26 @@ def expect_equal(one: Result, each: list[Result]) -> None:
         assert all(map(torch.equal, many["logits"], each[0]["logits"]))
 
 
-def test_two_shards(in_two: dict[str, tuple[Result, list[Result]]]) -> None:
-    expect_equal(*in_two["toy"])
+@pytest.mark.parametrize("name", ["two", "four"])
+def test_shards_are_one_process(name: str, played: dict[str, tuple[Result, list[Result]]]) -> None:
+    """A token has two of eight experts, so of four processes two at least have none of those of a step of one."""
+    expect_equal(*played[name])
 
 
-def test_four_shards(in_four: dict[str, tuple[Result, list[Result]]]) -> None:
-    """A token has two of eight experts, so at each step two processes at least have none of its."""
-    expect_equal(*in_four["wide"])
-
-
-def test_two_shards_of_the_golden_checkpoint(in_two: dict[str, tuple[Result, list[Result]]]) -> None:
+def test_two_shards_of_the_golden_checkpoint(played: dict[str, tuple[Result, list[Result]]]) -> None:
     """Weights as plain floats, of which no blocks have to stay whole."""
-    one, each = in_two["golden"]
+    one, each = played["golden"]
     for many in (one, *each):
         assert apart(many["logits"][0], golden()["p33.logits"]) <= LOGITS_BOUND
     assert max(apart(one["logits"][0], many["logits"][0]) for many in each) <= BOUND
 
 
-def test_two_shards_in_bf16_of_weights_as_stored(in_two: dict[str, tuple[Result, list[Result]]]) -> None:
+def test_two_shards_in_bf16_of_weights_as_stored(played: dict[str, tuple[Result, list[Result]]]) -> None:
     """One rounding of a sum in f32: attention's result is that of one process.
 
     One process also rounds the shared expert's result before it adds that. Here nobody has it, so this is left out.
     """
-    one, each = in_two["packed"]
+    one, each = played["packed"]
     attention, experts = one["sublayer_out@L0.attn"], one["sublayer_out@L0.ffn"].float()
     shared = experts - one["routed@L0"]
     roundings = 2**-8 * (1.01 * shared.abs() + 2 * experts.abs())
