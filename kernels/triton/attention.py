@@ -16,30 +16,30 @@ from dsv41c.kernels.triton.common import (
     prefetch,
     within,
 )
-from dsv41c.kernels.triton.planes import rows8, store_all_planes8, store_planes8
+from dsv41c.kernels.triton.planes import rows8, store_all_planes8, store_vector8
 from dsv41c.kernels.triton.rows import rope_pairs, rotated, window_pairs
 
 
 @triton.jit
 def input_rows(
-    wq_a, wq_a_scale, wkv, wkv_scale, planes, raw,
+    wq_a, wq_a_scale, wkv, wkv_scale, vectors, raw, batch,
     QL: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (QL/BM + C/BM, B/T): raw f32 [B, QL + C], wq_a x, then wkv x."""
+    """Grid (QL/BM + C/BM, B/T upward): raw f32 [B, QL + C], wq_a x, then wkv x. vectors as `rows8` takes them."""
     first = tl.program_id(0) * BM
     token = tl.program_id(1) * T
-    x = planes + token * (D // 2)
+    x = vectors + token * D
     if first < QL:
         prefetch(wq_a + first * (D // 4), BM * D, PDL)
     else:
         prefetch(wkv + (first - QL) * (D // 4), BM * D, PDL)
     await_previous(PDL)
     if first < QL:
-        value = rows8(wq_a, wq_a_scale, x, D // 2, first, QL, D, BM, T, U, UNROLL, ASM)
+        value = rows8(wq_a, wq_a_scale, x, D, batch - token, first, QL, D, BM, T, U, UNROLL, ASM)
     else:
-        value = rows8(wkv, wkv_scale, x, D // 2, first - QL, C, D, BM, T, U, UNROLL, ASM)
-    tokens = token + tl.arange(0, T)
+        value = rows8(wkv, wkv_scale, x, D, batch - token, first - QL, C, D, BM, T, U, UNROLL, ASM)
+    tokens = tl.minimum(token + tl.arange(0, T), batch - 1)
     tl.store(raw + tokens[None, :] * (QL + C) + (first + tl.arange(0, BM))[:, None], value)
 
 
@@ -47,24 +47,24 @@ def input_rows(
 def latents(
     raw, q_norm, kv_norm, frequency, positions, latent, planes, window_rows, q_eps, kv_eps,
     QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, QB: tl.constexpr, FAKE: tl.constexpr,
-    PDL: tl.constexpr,
+    PLANES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (2, B): the query latent normed; the window row (norm, rope, fake FP8).
 
-    latent [B, QL] and its planes8; window_rows [B, C]. QB: the power of two from QL on.
+    latent [B, QL] and with PLANES its planes8; window_rows [B, C]. QB: the power of two from QL on.
     """
     await_previous(PDL)
     token = tl.program_id(1)
     own = raw + token * (QL + C)
     if tl.program_id(0) == 0:
-        _query_latent(own, q_norm, latent + token * QL, planes + token * QL, q_eps, QL, QB)
+        _query_latent(own, q_norm, latent + token * QL, planes + token * QL, q_eps, QL, QB, PLANES)
     else:
         position = tl.load(positions + token)
         _window_row(own + QL, kv_norm, frequency, position, window_rows + token * C, kv_eps, C, R, FAKE)
 
 
 @triton.jit
-def _query_latent(raw, weight, latent, planes, eps, QL: tl.constexpr, QB: tl.constexpr):
+def _query_latent(raw, weight, latent, planes, eps, QL: tl.constexpr, QB: tl.constexpr, PLANES: tl.constexpr):
     column = tl.arange(0, QB)
     inside = column < QL
     kind = latent.dtype.element_ty
@@ -72,7 +72,8 @@ def _query_latent(raw, weight, latent, planes, eps, QL: tl.constexpr, QB: tl.con
     scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / QL + eps)
     y = (x * scale * tl.load(weight + column, mask=inside, other=0.0)).to(kind)
     tl.store(latent + column, y, mask=inside)
-    store_all_planes8(planes, y.to(tl.float32), QL, QB)
+    if PLANES:
+        store_all_planes8(planes, y.to(tl.float32), QL, QB)
 
 
 @triton.jit
@@ -88,14 +89,14 @@ def _window_row(raw, weight, frequency, position, target, eps, C: tl.constexpr, 
 
 @triton.jit
 def query_rows(
-    wq_b, wq_b_scale, planes, frequency, positions, query,
+    wq_b, wq_b_scale, vectors, frequency, positions, query,
     sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps,
     M, QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr,
     BATCH: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (B + B/T * M/BM,): the mixing of each token finished; then, for every block of T tokens, BM rows of wq_b
+    """Grid (B + blocks * M/BM,): the mixing of each token finished; then, for every block of T tokens, BM rows of wq_b
     times the latents, with rope: query [B, M], M = heads * C. BM is even.
     """
     program = tl.program_id(0)
@@ -108,11 +109,12 @@ def query_rows(
         token = (program - BATCH) // blocks * T
         prefetch(wq_b + first * (QL // 4), BM * QL, PDL)
         await_previous(PDL)
-        value = rows8(wq_b, wq_b_scale, planes + token * (QL // 2), QL // 2, first, M, QL, BM, T, U, UNROLL, ASM)
+        own = vectors + token * QL
+        value = rows8(wq_b, wq_b_scale, own, QL, BATCH - token, first, M, QL, BM, T, U, UNROLL, ASM)
         kind: tl.constexpr = query.dtype.element_ty
         value = value.to(kind).to(tl.float32)
         even, odd = tl.split(tl.trans(tl.reshape(value, [BM // 2, 2, T]), 0, 2, 1))
-        tokens = token + tl.arange(0, T)
+        tokens = tl.minimum(token + tl.arange(0, T), BATCH - 1)
         row = first + 2 * tl.arange(0, BM // 2)
         if first % C + BM > C - R:
             position = tl.load(positions + tokens)[None, :]
@@ -215,13 +217,13 @@ def _softmax(
 
 @triton.jit
 def attend_join(
-    best, weight, value, sink, frequency, positions, slots, planes, window_rows, window_kv,
+    best, weight, value, sink, frequency, positions, slots, vectors, window_rows, window_kv,
     H, SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, R: tl.constexpr, GROUP: tl.constexpr,
     PACKED: tl.constexpr, KIND: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (H + 1, B): joins the splits of a head in order, undoes the rope; the last program stores the ring's row.
 
-    planes: planes8 of GROUP * C columns for each group of GROUP heads.
+    vectors: for `rows8`, of GROUP * C columns for each group of GROUP heads.
     """
     await_previous(PDL)
     head = tl.program_id(0)
@@ -248,11 +250,11 @@ def attend_join(
         even = (even / total).to(KIND).to(tl.float32)
         odd = (odd / total).to(KIND).to(tl.float32)
         even, odd = rotated(even, odd, position, frequency, pair - (C - R) // 2, R, True)
-        own = planes + (token * H + head // GROUP * GROUP) * C
+        own = vectors + (token * H + head // GROUP * GROUP) * C
         first = head % GROUP * C
         everywhere = pair >= 0
-        store_planes8(own, first + 2 * pair, even.to(KIND).to(tl.float32), everywhere, GROUP * C)
-        store_planes8(own, first + 2 * pair + 1, odd.to(KIND).to(tl.float32), everywhere, GROUP * C)
+        store_vector8(own, first + 2 * pair, even.to(KIND).to(tl.float32), everywhere, GROUP * C)
+        store_vector8(own, first + 2 * pair + 1, odd.to(KIND).to(tl.float32), everywhere, GROUP * C)
 
 
 @triton.jit
@@ -278,36 +280,40 @@ def store_ring(row, window_kv, place, C: tl.constexpr, PACKED: tl.constexpr):
 
 @triton.jit
 def low_rank_rows(
-    wo_a, wo_a_scale, planes, planes_out, M, GROUPS: tl.constexpr,
+    wo_a, wo_a_scale, vectors, out, batch, M, GROUPS: tl.constexpr,
     N: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr, KIND: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (M/BM, B/T): rows of the block-diagonal wo_a [M, N], RANK a group; planes8 [B, WIDTH], WIDTH = M."""
+    """Grid (M/BM, B/T upward): rows of the block-diagonal wo_a [M, N], RANK a group, times vectors [B, GROUPS, N].
+
+    out: vectors [B, WIDTH] for `rows8`, WIDTH = M.
+    """
     first = tl.program_id(0) * BM
-    block = tl.program_id(1)
+    start = tl.program_id(1) * T
     prefetch(wo_a + first * (N // 4), BM * N, PDL)
     await_previous(PDL)
-    own = planes + (block * T * GROUPS + first // RANK) * (N // 2)
-    value = rows8(wo_a, wo_a_scale, own, GROUPS * (N // 2), first, M, N, BM, T, U, UNROLL, ASM)
+    own = vectors + start * GROUPS * N + first // RANK * (N // 2 if T == 1 else N)  # planes are pairs
+    value = rows8(wo_a, wo_a_scale, own, GROUPS * N, batch - start, first, M, N, BM, T, U, UNROLL, ASM)
     row = (first + tl.arange(0, BM))[:, None]
-    token = (block * T + tl.arange(0, T))[None, :]
-    store_planes8(planes_out + token * WIDTH, row, value.to(KIND).to(tl.float32), row < M, WIDTH)
+    token = tl.minimum(start + tl.arange(0, T), batch - 1)[None, :]
+    store_vector8(out + token * WIDTH, row, value.to(KIND).to(tl.float32), row < M, WIDTH)
 
 
 @triton.jit
 def output_rows(
-    wo_b, wo_b_scale, planes, streams, post, comb, target,
+    wo_b, wo_b_scale, vectors, streams, post, comb, target, batch,
     N: tl.constexpr, D: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (D/BM, B/T): rows of wo_b [D, N], then onto the streams: target [B, S, D]."""
+    """Grid (D/BM, B/T upward): rows of wo_b [D, N] times vectors, then onto the streams: target [B, S, D]."""
     first = tl.program_id(0) * BM
-    block = tl.program_id(1)
+    start = tl.program_id(1) * T
     prefetch(wo_b + first * (N // 4), BM * N, PDL)
     await_previous(PDL)
-    token = (block * T + tl.arange(0, T))[None, :]
+    token = tl.minimum(start + tl.arange(0, T), batch - 1)[None, :]
     row = (first + tl.arange(0, BM))[:, None]
     h, own_post, own_comb = load_streams(streams, post, comb, token, row, row < D, D, S)
-    value = rows8(wo_b, wo_b_scale, planes + block * T * (N // 2), N // 2, first, D, N, BM, T, U, UNROLL, ASM)
+    own = vectors + start * N
+    value = rows8(wo_b, wo_b_scale, own, N, batch - start, first, D, N, BM, T, U, UNROLL, ASM)
     out = value.to(target.dtype.element_ty).to(tl.float32)
     put_streams(out, h, own_post, own_comb, target, token, row, row < D, D, S)

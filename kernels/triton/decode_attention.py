@@ -11,7 +11,7 @@ from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import attention
 from dsv41c.kernels.triton.decode_input import SublayerInput
-from dsv41c.kernels.triton.launch import assembly, chained, language_type, power, scales, tile8, token_block, words
+from dsv41c.kernels.triton.launch import assembly, chained, language_type, power, scales, tile8, vector_block, words
 from dsv41c.kernels.triton.target import AMD_SHARED, shared_memory
 
 _HEADS = 16  # heads of a program, the fewest that a matrix product takes
@@ -39,16 +39,17 @@ def attention_input(
     mix = (mix_fn, mix_scale, mix_base, attrs)
     given = SublayerInput(streams, pre, norm_weight, attrs["norm_eps"], mix=mix)
     low, channels = query_wq_a.codes.shape[0], window_rows_wkv.codes.shape[0]
-    block, device = token_block(batch), streams.device
+    block, device = vector_block(batch), streams.device
     tile = tile8(dim, low, channels, tokens=block)
     raw = torch.empty(batch, low + channels, dtype=torch.float32, device=device)
-    attention.input_rows[(low + channels) // tile.rows, batch // block](
+    attention.input_rows[(low + channels) // tile.rows, -(-batch // block)](
         words(query_wq_a.codes),
         scales(query_wq_a),
         words(window_rows_wkv.codes),
         scales(window_rows_wkv),
-        given.planes8.view(torch.int32),
+        given.vectors8,
         raw,
+        batch,
         QL=low,
         C=channels,
         D=dim,
@@ -61,7 +62,7 @@ def attention_input(
         num_warps=tile.warps,
     )
     latent = torch.empty(batch, 1, low, dtype=streams.dtype, device=device)
-    planes = torch.empty(batch, low, dtype=torch.float16, device=device)
+    planes = torch.empty(batch, low, dtype=torch.float16, device=device) if batch == 1 else latent
     rows = torch.empty(batch, 1, channels, dtype=streams.dtype, device=device)
     attention.latents[2, batch](
         raw,
@@ -79,27 +80,29 @@ def attention_input(
         R=attrs["query_rope_dim"],
         QB=power(low),
         FAKE=attrs["window_rows_kv_cache"] != "none",
+        PLANES=batch == 1,
         **chained(device),
         num_warps=4,
     )
-    query = _query(step, given, query_wq_b, planes, query_rope, attrs)
+    vectors = planes.view(torch.int32) if batch == 1 else latent
+    query = _query(step, given, query_wq_b, vectors, query_rope, attrs)
     return given.pre, given.post, given.comb, given.normed, query, latent, rows
 
 
 def _query(
-    step: Step, given: SublayerInput, wq_b: Packed, planes: Tensor, rope: Tensor, attrs: dict[str, Any]
+    step: Step, given: SublayerInput, wq_b: Packed, vectors: Tensor, rope: Tensor, attrs: dict[str, Any]
 ) -> Tensor:
-    """The query [B, 1, H, C] of latents in planes8; finishes the mixing coefficients beside it."""
-    batch, low = planes.shape
+    """The query [B, 1, H, C] of latents as `rows8` takes them; finishes the mixing coefficients beside it."""
+    batch, (rows, low), device = given.normed.shape[0], wq_b.codes.shape, vectors.device
     heads = attrs["query_heads"]
-    rows, block = wq_b.codes.shape[0], token_block(batch)
+    block = vector_block(batch)
     tile = tile8(low, rows, tokens=block)
     pairs = max(2, tile.rows)  # rope turns pairs of rows
-    query = torch.empty(batch, 1, heads, rows // heads, dtype=given.normed.dtype, device=planes.device)
-    attention.query_rows[batch + batch // block * (rows // pairs),](
+    query = torch.empty(batch, 1, heads, rows // heads, dtype=given.normed.dtype, device=device)
+    attention.query_rows[batch + -(-batch // block) * (rows // pairs),](
         words(wq_b.codes),
         scales(wq_b),
-        planes.view(torch.int32),
+        vectors,
         rope,
         step.positions,
         query,
@@ -112,8 +115,8 @@ def _query(
         T=block,
         U=tile.units,
         UNROLL=tile.unroll,
-        ASM=assembly(planes.device),
-        **chained(planes.device),
+        ASM=assembly(device),
+        **chained(device),
         BATCH=batch,
         D=given.normed.shape[2],
         S=given.pre.shape[2],
@@ -144,16 +147,17 @@ def attention_output(
     """window_kv and streams of one token a row. The ring's row is written behind every read of the ring."""
     batch, device, groups = query.shape[0], query.device, attrs["output_groups"]
     cache = (window_kv, window_rows, compress_kv, topk)
-    planes = _attend(step, query, cache, attend_rope, attend_sink, attrs)
-    asm, block = assembly(device), token_block(batch)
+    attended = _attend(step, query, cache, attend_rope, attend_sink, attrs)
+    asm, block = assembly(device), vector_block(batch)
     width, columns = output_wo_a.codes.shape
-    low = torch.empty(batch, width, dtype=torch.float16, device=device)
+    low = torch.empty(batch, width, dtype=attended.dtype, device=device)
     tile = tile8(columns, width // groups, tokens=block)
-    attention.low_rank_rows[width // tile.rows, batch // block](
+    attention.low_rank_rows[width // tile.rows, -(-batch // block)](
         words(output_wo_a.codes),
         scales(output_wo_a),
-        planes.view(torch.int32),
+        attended.view(torch.int32) if batch == 1 else attended,
         low,
+        batch,
         width,
         groups,
         N=columns,
@@ -171,14 +175,15 @@ def attention_output(
     target = torch.empty_like(streams)
     count, dim = streams.shape[2:]
     tile = tile8(width, dim, tokens=block)
-    attention.output_rows[dim // tile.rows, batch // block](
+    attention.output_rows[dim // tile.rows, -(-batch // block)](
         words(output_wo_b.codes),
         scales(output_wo_b),
-        low.view(torch.int32),
+        low.view(torch.int32) if batch == 1 else low,
         streams,
         post,
         comb,
         target,
+        batch,
         N=width,
         D=dim,
         S=count,
@@ -201,7 +206,7 @@ def _attend(
     sink: Tensor,
     attrs: dict[str, Any],
 ) -> Tensor:
-    """Attention of one token a row, as planes8 for each group of heads; stores the ring's row."""
+    """Attention of one token a row: planes8 for each group of heads, plain rows of several; stores the ring's row."""
     window_kv, window_rows, compress_kv, topk = cache
     batch, _, heads, channels = query.shape
     window, device = attrs["attend_window"], query.device
@@ -238,7 +243,7 @@ def _attend(
         **chained(device),
         num_warps=warps,
     )
-    planes = torch.empty(batch, heads * channels, dtype=torch.float16, device=device)
+    vectors = torch.empty(batch, heads * channels, dtype=torch.float16 if batch == 1 else query.dtype, device=device)
     attention.attend_join[heads + 1, batch](
         best[0],
         best[1],
@@ -247,7 +252,7 @@ def _attend(
         rope,
         step.positions,
         step.slots,
-        planes,
+        vectors,
         window_rows,
         window_kv,
         heads,
@@ -261,4 +266,4 @@ def _attend(
         **chained(device),
         num_warps=2,
     )
-    return planes
+    return vectors

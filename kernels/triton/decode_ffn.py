@@ -21,10 +21,12 @@ from dsv41c.kernels.triton.launch import (
     tile4,
     tile8,
     token_block,
+    vector_block,
     words,
 )
 from dsv41c.kernels.triton.matmul import vendor_product
 
+_SCORED = 2  # experts that a program scores, for several tokens
 _HEAD_PRODUCT = 4  # sessions from which on the library's matrix product reads the head faster
 
 
@@ -98,9 +100,9 @@ def _hidden(
     inter, active, limit, device = w1.codes.shape[1], attrs["route_active"], attrs["experts_limit"], w1.codes.device
     hidden4 = torch.empty(batch, active * inter, dtype=torch.float16, device=device)
     shared = torch.empty(batch, dim, dtype=torch.float32, device=device)
-    block, tile = token_block(batch), tile4(dim, 1)
-    tile_shared = tile8(inter, dim, tokens=block)
-    experts.hidden_rows[batch + batch * active * inter + batch // block * (dim // tile_shared.rows),](
+    block, tile = vector_block(batch), tile4(dim, 1)
+    tile_shared = tile8(inter, dim, tokens=block, warps=1)
+    experts.hidden_rows[batch + batch * active * inter + -(-batch // block) * (dim // tile_shared.rows),](
         words(w1.codes),
         scales(w1),
         words(w3.codes),
@@ -113,7 +115,7 @@ def _hidden(
         limit,
         words(shared_w2.codes),
         scales(shared_w2),
-        chosen.hidden8.view(torch.int32),
+        chosen.hidden8.view(torch.int32) if batch == 1 else chosen.hidden8,
         shared,
         *given.finishing,
         BATCH=batch,
@@ -146,11 +148,11 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         torch.empty(batch, active, dtype=torch.float32, device=device),
         torch.empty(batch, active, dtype=torch.int64, device=device),
         torch.empty(batch * active, dtype=torch.int32, device=device),
-        torch.empty(batch, inter, dtype=torch.float16, device=device),
+        torch.empty(batch, inter, dtype=torch.float16 if batch == 1 else given.normed.dtype, device=device),
     )
-    block, limit = token_block(batch), attrs["shared_expert_limit"]
-    tile = tile8(dim, inter, tokens=block)
-    experts.route_rows[batch * count + batch // block * (inter // tile.rows),](
+    block, limit = vector_block(batch), attrs["shared_expert_limit"]
+    tile, scored = tile8(dim, inter, tokens=block, warps=8), 1 if batch == 1 else _SCORED
+    experts.route_rows[-(-batch // block) * (-(-count // scored) + inter // tile.rows),](
         gate,
         bias,
         given.normed,
@@ -165,15 +167,16 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         scales(w1),
         words(w3.codes),
         scales(w3),
-        given.planes8.view(torch.int32),
+        given.vectors8,
         chosen.hidden8,
         limit,
         E=count,
         BATCH=batch,
         A=active,
         D=dim,
-        K=min(512, power(dim)),
+        K=min(512 if batch == 1 else 128 * tile.warps, power(dim)),
         INTER=inter,
+        BE=scored,
         BM=tile.rows,
         T=block,
         U=tile.units,
@@ -182,7 +185,7 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         KIND=language_type(given.normed.dtype),
         ASM=assembly(device),
         **chained(device),
-        num_warps=1,
+        num_warps=tile.warps,
     )
     return chosen
 

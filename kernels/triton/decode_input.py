@@ -16,6 +16,8 @@ _SLICE = 64  # channels of every stream that a program of the mixing sums takes
 class SublayerInput:
     """The input of a sublayer of one token a row, launched by the constructor: `normed` [B, 1, D] and its planes.
 
+    `vectors8` is what E4M3 matrices take: planes8 of one session, the normed rows themselves of several.
+
     With `mix`, the weights fn, scale and base and the sublayer's attributes, also the sums of its mixing coefficients:
     a later launch takes `finishing` and fills `pre`, `post` and `comb`.
     """
@@ -33,8 +35,9 @@ class SublayerInput:
         batch, _, count, dim = streams.shape
         device = streams.device
         self.normed = torch.empty(batch, 1, dim, dtype=streams.dtype, device=device)
-        self.planes8 = torch.empty(batch, dim, dtype=torch.float16, device=device)
-        self.planes4 = torch.empty_like(self.planes8) if planes4 else self.planes8
+        planes = torch.empty(1 + planes4, batch, dim, dtype=torch.float16, device=device)
+        self.vectors8 = planes[0].view(torch.int32) if batch == 1 else self.normed
+        self.planes4 = planes[-1]
         self.slices = -(-dim // _SLICE) if mix is not None else 0
         rows = power((2 + count) * count + 1)
         sums = torch.empty(batch, self.slices, rows, dtype=torch.float32, device=device)
@@ -53,7 +56,7 @@ class SublayerInput:
             weight,
             mix[0] if mix is not None else weight,
             self.normed,
-            self.planes8,
+            planes[0],
             self.planes4,
             sums,
             eps,
@@ -62,7 +65,7 @@ class SublayerInput:
             SLICE=_SLICE,
             SLICES=self.slices,
             BLOCK=power(dim),
-            PLANES8=mix is not None,
+            PLANES8=mix is not None and batch == 1,
             PLANES4=planes4,
             **chained(device),
             num_warps=8 if dim > 2048 else 4,

@@ -15,7 +15,7 @@ from dsv41c.kernels.reference.engram import RowTable
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value, prefetch
-from dsv41c.kernels.triton.launch import assembly, chained, is_fp8, token_block, words
+from dsv41c.kernels.triton.launch import Tile, assembly, chained, is_fp8, tile8, vector_block, words
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows8, store_planes8
 
@@ -159,16 +159,17 @@ def to_planes(x, planes, N: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 
 @triton.jit
 def project_rows(
-    codes, scales, planes, out, M: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    codes, scales, vectors, out, count, M: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, T: tl.constexpr,
+    U: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (M / BM, rows / T): out [rows, M] of an E4M3 matrix [M, N] times rows as planes."""
+    """Grid (M / BM, count / T upward): out [count, M] of an E4M3 matrix [M, N] times vectors as `rows8` takes them."""
     first = tl.program_id(0) * BM
     token = tl.program_id(1) * T
     prefetch(codes + first * (N // 4), BM * N, PDL)
     await_previous(PDL)
-    value = rows8(codes, scales, planes + token * (N // 2), N // 2, first, M, N, BM, T, U, UNROLL, ASM)
-    place = out + (token + tl.arange(0, T))[None, :] * M + (first + tl.arange(0, BM))[:, None]
+    value = rows8(codes, scales, vectors + token * N, N, count - token, first, M, N, BM, T, U, UNROLL, ASM)
+    tokens = tl.minimum(token + tl.arange(0, T), count - 1)
+    place = out + tokens[None, :] * M + (first + tl.arange(0, BM))[:, None]
     tl.store(place, value.to(out.dtype.element_ty))
 
 
@@ -247,13 +248,17 @@ def _projected(rows: Tensor, wkv: Tensor | Packed) -> Tensor:
     if count > DECODE_ROWS or not isinstance(wkv, Packed) or not is_fp8(wkv) or wkv.codes.shape[0] % 2:
         return matmul(rows, wkv, rows.dtype)
     height = wkv.codes.shape[0]
-    planes = torch.empty(count, width, dtype=torch.float16, device=rows.device)
-    to_planes[triton.cdiv(width, 1024), count](rows.contiguous(), planes, N=width, BLOCK=1024, **chained(rows.device))
+    vectors, block = rows.contiguous(), vector_block(count)
+    tile = Tile(2, min(32, triton.next_power_of_2(width // 16)), 4)
+    if count == 1:
+        planes = torch.empty(count, width, dtype=torch.float16, device=rows.device)
+        to_planes[triton.cdiv(width, 1024), count](vectors, planes, N=width, BLOCK=1024, **chained(rows.device))
+        vectors = planes.view(torch.int32)
+    else:
+        tile = tile8(width, height, tokens=block)
     out = torch.empty(count, height, dtype=rows.dtype, device=rows.device)
-    together = token_block(count)
-    project_rows[height // 2, count // together](
-        words(wkv.codes), wkv.scale.view(torch.uint8), planes.view(torch.int32), out, M=height, N=width, BM=2,
-        T=together, U=min(32, triton.next_power_of_2(width // 16)), UNROLL=4, ASM=assembly(rows.device), num_warps=1,
-        **chained(rows.device),
+    project_rows[height // tile.rows, triton.cdiv(count, block)](
+        words(wkv.codes), wkv.scale.view(torch.uint8), vectors, out, count, M=height, N=width, BM=tile.rows, T=block,
+        U=tile.units, UNROLL=tile.unroll, ASM=assembly(rows.device), num_warps=tile.warps, **chained(rows.device),
     )  # fmt: skip
     return out

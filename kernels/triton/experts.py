@@ -13,7 +13,7 @@ from dsv41c.kernels.triton.planes import (
     rows8,
     rows16,
     store_planes4,
-    store_planes8,
+    store_vector8,
     unit4,
 )
 
@@ -21,67 +21,102 @@ from dsv41c.kernels.triton.planes import (
 @triton.jit
 def route_rows(
     gate, bias, normed, counters, scores, weights, ids, order, gate_temp, route_scale,
-    s1, s1_scale, s3, s3_scale, planes8, hidden8, limit,
+    s1, s1_scale, s3, s3_scale, vectors, hidden8, limit,
     E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr,
-    BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr,
-    KIND: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    BE: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr,
+    LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The router, and what does not wait for it. Grid (B * E + B/T * INTER/BM,): E programs of each token score an
-    expert each, and the last of them picks A; then BM rows of w1 and w3 of the shared expert, for a block of T tokens.
+    """The router, and what does not wait for it. Grid (ceil(B/T) * (ceil(E/BE) + INTER/BM),), for blocks of T tokens:
+    programs that score BE experts each, the last of which picks A for every token; then, or for T tokens first, since
+    they take longer, BM rows of w1 and w3 of the shared expert. BE is 1 for one token.
 
     scores f32 [B, E] (scratch); weights f32 and ids int64 [B, A], best first, ties to the lower id; order int32 [B * A]
-    (for B above 1): the pairs by expert. hidden8: planes8 [B, INTER]; counters int32 [B + 1], 0.
+    (for B above 1): the pairs by expert. hidden8: vectors [B, INTER] for `rows8`; counters int32 [1], 0.
     """
+    BLOCKS: tl.constexpr = (BATCH + T - 1) // T
+    PARTS: tl.constexpr = (E + BE - 1) // BE
     program = tl.program_id(0)
-    if program < BATCH * E:
-        token = program // E
-        expert = program % E
-        prefetch(gate + expert * D, D * (gate.dtype.element_ty.primitive_bitwidth // 8), PDL)
+    part = program if T == 1 else program - BLOCKS * (INTER // BM)
+    if (part >= 0) & (part < BLOCKS * PARTS):
+        start = part // PARTS * T
+        expert = part % PARTS * BE
+        if expert + BE <= E:
+            prefetch(gate + expert * D, BE * D * (gate.dtype.element_ty.primitive_bitwidth // 8), PDL)
         await_previous(PDL)
-        logit = rows16(gate, normed + token * D, expert, E, D, D, 1, 1, K, UNROLL) / gate_temp
-        score = tl.sqrt_rn(softplus(logit))
-        tl.store(scores + token * E + expert + tl.zeros([1, 1], tl.int32), score)
-        if arrive_last(counters + token, E - 1):
-            _pick(scores + token * E, bias, weights + token * A, ids + token * A, route_scale, E, A)
-            if BATCH > 1:  # noqa: SIM102 - a branch of the compiler's and one of the device's
-                if arrive_last(counters + BATCH, BATCH - 1):
-                    _sort(ids, order, BATCH * A)
+        if T == 1:
+            logit = rows16(gate, normed, expert, E, D, D, 1, 1, K, UNROLL)
+        else:
+            logit = _logits(gate, normed, expert, start, BATCH, D, E, BE, T, K)
+        own = tl.minimum(expert + tl.arange(0, BE), E - 1)[:, None]
+        place = tl.minimum(start + tl.arange(0, T), BATCH - 1)[None, :] * E + own
+        tl.store(scores + place, tl.sqrt_rn(softplus(logit / gate_temp)))
+        if arrive_last(counters, BLOCKS * PARTS - 1):
+            for first in range(0, BATCH, T):
+                _pick(scores, bias, weights, ids, route_scale, first, BATCH, T, E, A)
+            if BATCH > 1:
+                tl.debug_barrier()
+                _sort(ids, order, BATCH * A)
     else:
-        row = (program - BATCH * E) % (INTER // BM) * BM
-        start = (program - BATCH * E) // (INTER // BM) * T
+        block = program - PARTS if T == 1 else program
+        row = block % (INTER // BM) * BM
+        start = block // (INTER // BM) * T
         prefetch(s1 + row * (D // 4), BM * D, PDL)
         prefetch(s3 + row * (D // 4), BM * D, PDL)
         await_previous(PDL)
-        x8 = planes8 + start * (D // 2)
-        first = rows8(s1, s1_scale, x8, D // 2, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
-        up = rows8(s3, s3_scale, x8, D // 2, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
-        tokens = (start + tl.arange(0, T))[None, :]
+        x8 = vectors + start * D
+        first = rows8(s1, s1_scale, x8, D, BATCH - start, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
+        up = rows8(s3, s3_scale, x8, D, BATCH - start, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
+        tokens = tl.minimum(start + tl.arange(0, T), BATCH - 1)[None, :]
         value = swiglu(first, up, limit, LIMITED).to(KIND).to(tl.float32)
-        store_planes8(hidden8 + tokens * INTER, row + tl.arange(0, BM)[:, None], value, tokens >= 0, INTER)
+        store_vector8(hidden8 + tokens * INTER, row + tl.arange(0, BM)[:, None], value, tokens >= 0, INTER)
 
 
 @triton.jit
-def _pick(scores, bias, weights, ids, route_scale, E: tl.constexpr, A: tl.constexpr):
-    """The A best of score plus bias, and their scores over the sum, times `route_scale`."""
+def _logits(
+    gate, normed, first, start, BATCH: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
+    T: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """BE rows of the gate [E, D] times T tokens of normed [B, D]; fp32 [BE, T]. Past the ends the last ones repeat."""
+    row = tl.minimum(first + tl.arange(0, BE), E - 1)[:, None] * D
+    tokens = tl.minimum(start + tl.arange(0, T), BATCH - 1)[:, None] * D
+    acc = tl.zeros([BE, T, K // 4], tl.float32)
+    for k in range(0, D, K):
+        column = k + tl.arange(0, K)[None, :]
+        w = tl.load(gate + row + column, mask=column < D, other=0.0).to(tl.float32)
+        x = tl.load(normed + tokens + column, mask=column < D, other=0.0).to(tl.float32)
+        acc += tl.sum(tl.reshape(w[:, None, :] * x[None, :, :], [BE, T, K // 4, 4]), 3)
+    return tl.sum(acc, 2)
+
+
+@triton.jit
+def _pick(
+    scores, bias, weights, ids, route_scale, first, BATCH: tl.constexpr, T: tl.constexpr, E: tl.constexpr,
+    A: tl.constexpr,
+):  # fmt: skip
+    """For T tokens from the first on: the A best of score plus bias, and their scores over the sum, times
+    `route_scale`.
+    """
     EB: tl.constexpr = triton.next_power_of_2(E)
     AB: tl.constexpr = triton.next_power_of_2(A)
-    expert = tl.arange(0, EB)
+    token = tl.minimum(first + tl.arange(0, T), BATCH - 1)[:, None]
+    expert = tl.arange(0, EB)[None, :]
     there = expert < E
-    score = tl.load(scores + expert, mask=there, other=0.0, cache_modifier=".cg")
+    own = scores + token * E
+    score = tl.load(own + expert, mask=there, other=0.0, cache_modifier=".cg")
     bits = (score + tl.load(bias + expert, mask=there, other=0.0)).to(tl.int32, bitcast=True)
     # One number for both: score as an integer of the same order, then the id, the lower the better.
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
     wanted = tl.where(there, ordered * EB + (EB - 1 - expert), -(1 << 62))
-    place = tl.arange(0, AB)
-    picked = tl.zeros([AB], tl.int64)
+    place = tl.arange(0, AB)[None, :]
+    picked = tl.zeros([T, AB], tl.int64)
     for i in tl.static_range(A):
-        best = tl.max(wanted, 0)
+        best = tl.max(wanted, 1)[:, None]
         picked = tl.where(place == i, EB - 1 - (best & (EB - 1)), picked)
         wanted = tl.where(wanted == best, -(1 << 62), wanted)
-    chosen = tl.load(scores + picked, mask=place < A, other=0.0, cache_modifier=".cg")
-    share = chosen / (tl.sum(chosen, 0) + 1e-20) * route_scale
-    tl.store(weights + place, share, mask=place < A)
-    tl.store(ids + place, picked, mask=place < A)
+    chosen = tl.load(own + picked, mask=place < A, other=0.0, cache_modifier=".cg")
+    share = chosen / (tl.sum(chosen, 1)[:, None] + 1e-20) * route_scale
+    tl.store(weights + token * A + place, share, mask=place < A)
+    tl.store(ids + token * A + place, picked, mask=place < A)
 
 
 @triton.jit
@@ -106,8 +141,9 @@ def hidden_rows(
     UNROLL8: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr, KIND: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (B + B * A * INTER + B/T * D/BM,): the mixing of each token finished; a row of w1 and w3 of a chosen expert,
-    with SwiGLU and routing weight; BM rows of w2 of the shared expert.
+    """Grid (B + B * A * INTER + ceil(B/T) * D/BM,): the mixing of each token finished; a row of w1 and w3 of a chosen
+    expert, with SwiGLU and routing weight; BM rows of w2 of the shared expert, which for T tokens take long and come
+    before the chosen ones.
 
     w1, w3 int32 pointers [experts, INTER, D/8], scales uint8 [experts, INTER, D/32]; hidden4: planes4 [B, A * INTER];
     shared f32 [B, D], rounded. For more than one token pairs come by expert (`order`), so that one read a second time
@@ -115,10 +151,11 @@ def hidden_rows(
     """
     await_previous(PDL, EARLY=False)  # `down_rows` reads ids before it waits
     program = tl.program_id(0)
-    routed = program - BATCH
-    if routed < 0:
+    SHARED: tl.constexpr = 0 if T == 1 else (BATCH + T - 1) // T * (D // BM)
+    routed = program - BATCH - SHARED
+    if program < BATCH:
         finish_mix(program, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
-    elif routed < BATCH * A * INTER:
+    elif (routed >= 0) & (routed < BATCH * A * INTER):
         slot = routed // INTER
         row = routed % INTER
         if BATCH > 1:
@@ -130,13 +167,14 @@ def hidden_rows(
         column = slot % A * INTER + row + tl.zeros([1, 1], tl.int32)
         store_planes4(hidden4 + slot // A * A * INTER, column, weighted, column >= 0, A * INTER)
     else:
-        block = routed - BATCH * A * INTER
+        block = routed - BATCH * A * INTER if T == 1 else program - BATCH
         first = block % (D // BM) * BM
         token = block // (D // BM) * T
-        own = hidden8 + token * (INTER // 2)
-        out = rows8(s2, s2_scale, own, INTER // 2, first, D, INTER, BM, T, U, UNROLL8, ASM).to(KIND).to(tl.float32)
-        tokens = token + tl.arange(0, T)[None, :]
-        tl.store(shared + tokens * D + first + tl.arange(0, BM)[:, None], out)
+        own = hidden8 + token * INTER
+        out = rows8(s2, s2_scale, own, INTER, BATCH - token, first, D, INTER, BM, T, U, UNROLL8, ASM)
+        tokens = tl.minimum(token + tl.arange(0, T), BATCH - 1)[None, :]
+        place = tokens * D + first + tl.arange(0, BM)[:, None]
+        tl.store(shared + place, out.to(KIND).to(tl.float32))
 
 
 @triton.jit

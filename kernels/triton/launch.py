@@ -24,8 +24,15 @@ class Tile(NamedTuple):
     warps: int = 1
 
 
+def _batched(warps: int, unroll: int) -> Tile:
+    """16 rows for several vectors; each warp takes four units at a time, and the loads of `unroll` steps ahead."""
+    return Tile(16, 4 * warps, unroll, warps)
+
+
+VECTORS = 8  # that a program takes along, where there are several
+
 # Tiles by the columns of a matrix: E4M3 for one vector and E2M1 as measured on an H200, every row from memory; E4M3 for
-# several vectors by the registers that the compiled kernel takes, which were not compared there with others.
+# several vectors by the registers of the compiled kernel and the bytes that are under way, not measured.
 _TILES8 = {
     1280: Tile(2, 16, 5),
     2304: Tile(2, 16, 9),
@@ -34,19 +41,26 @@ _TILES8 = {
     8192: Tile(1, 32, 16),
 }
 _BATCHED8 = {
-    1280: Tile(4, 16, 5),
-    2304: Tile(2, 16, 3),
-    4096: Tile(2, 32, 2),
-    5120: Tile(2, 32, 2),
-    8192: Tile(2, 32, 2),
+    1280: _batched(1, 4),
+    2304: _batched(1, 2),
+    4096: _batched(8, 2),
+    5120: _batched(16, 2),
+    6144: _batched(4, 2),
+    8192: _batched(8, 2),
 }
 _TILES4 = {5120: Tile(1, 32, 5), 13824: Tile(1, 32, 14)}
 
 
-def tile8(columns: int, *counts: int, tokens: int = 1) -> Tile:
-    """The tile of an E4M3 matrix by its columns; as many rows as divide every one of `counts`, rows of a launch."""
-    known = {**_TILES8, **_BATCHED8} if tokens > 1 else _TILES8
-    return _fitting(known.get(columns), columns // 16, counts)
+def tile8(columns: int, *counts: int, tokens: int = 1, warps: int = 32) -> Tile:
+    """The tile of an E4M3 matrix by its columns; as many rows as divide every one of `counts`, rows of a launch.
+
+    For several tokens to a program it has at most `warps`.
+    """
+    if tokens == 1:
+        return _fitting(_TILES8.get(columns), columns // 16, counts)
+    steps = -(-columns // 64)
+    known = _BATCHED8.get(columns, _batched(min(8, _power(steps)), 1 + (steps > 8)))
+    return _fitting(_batched(min(warps, known.warps), known.unroll), 0, counts)
 
 
 def tile4(columns: int, *counts: int) -> Tile:
@@ -74,6 +88,11 @@ def power(number: int) -> int:
 def token_block(batch: int) -> int:
     """How many vectors a program takes along: the largest power of two up to 8 that divides the batch."""
     return min(8, batch & -batch)
+
+
+def vector_block(batch: int) -> int:
+    """How many vectors a program of an E4M3 matrix takes along: 1, or for several VECTORS, the last one repeated."""
+    return 1 if batch == 1 else VECTORS
 
 
 @cache

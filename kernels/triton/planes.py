@@ -1,7 +1,8 @@
 """Rows of quantised matrices times vectors, for a handful of tokens: what every decode kernel here is made of.
 
 Weights are read once, as stored, 16 bytes a load: a unit of 16 E4M3 codes, or a group of 32 E2M1 codes, which has one
-scale. A vector x is stored by its producer as *planes*: fp16 pairs, the pairs that meet one load's codes a plane apart,
+scale. Several vectors for E4M3 rows are plain rows, which `fragments` takes. Any other is stored by its producer as
+*planes*: fp16 pairs, the pairs that meet one load's codes a plane apart,
 so that the lanes of a warp read each plane without gaps.
 
 - `planes8`, for E4M3 rows of N columns: pair i of unit u at [i, u], i in 0..7, u in 0..N/16-1.
@@ -20,6 +21,7 @@ import triton
 import triton.language as tl
 
 from dsv41c.kernels.triton.common import e2m1_small, e4m3_small, e8m0_value
+from dsv41c.kernels.triton.fragments import VECTORS, rows8_several
 
 PLANE8_SCALE: tl.constexpr = tl.constexpr(0.0625)
 PLANE8_UNSCALE: tl.constexpr = tl.constexpr(16.0)
@@ -33,6 +35,16 @@ def store_planes8(planes, column, value, mask, N: tl.constexpr):
     place = ((column % 16) // 2 * (N // 16) + column // 16) * 2 + column % 2
     scaled = tl.minimum(tl.maximum(value * PLANE8_SCALE, -_FP16_MAX), _FP16_MAX)
     tl.store(planes + place, scaled.to(tl.float16), mask=mask)
+
+
+@triton.jit
+def store_vector8(target, column, value, mask, N: tl.constexpr):
+    """Store fp32 values at columns of a vector for `rows8`: a `planes8` where the target is fp16, else a plain row."""
+    kind: tl.constexpr = target.dtype.element_ty
+    if kind == tl.float16:
+        store_planes8(target, column, value, mask, N)
+    else:
+        tl.store(target + column, value.to(kind), mask=mask)
 
 
 @triton.jit
@@ -233,30 +245,38 @@ def dot8(
 
 @triton.jit
 def rows8(
-    codes, scales, planes, stride, first, M, N: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr,
+    codes, scales, vectors, stride, count, first, M, N: tl.constexpr, BM: tl.constexpr, T: tl.constexpr,
+    U: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Rows first to first+BM-1 of an E4M3 matrix with scales per 32x32, times T vectors; fp32 [BM, T].
 
-    `codes` int32 pointer [M, N/4]; `scales` uint8 pointer [M/32, N/32]; `planes` int32 pointer, vectors `stride` words
-    apart; T at most 8. BM divides 32; `first` is a multiple of BM. Rows past M repeat the last one.
+    `codes` int32 pointer [M, N/4]; `scales` uint8 pointer [M/32, N/32]. T is 1 or 8. One vector is `planes8`, an int32
+    pointer; eight are plain rows `stride` elements apart (`rows8_several`), of which there are `count`. BM divides 32;
+    `first` is a multiple of BM. Rows past M repeat the last one, vectors past `count` too.
     """
+    if T > 1:
+        tl.static_assert(T == VECTORS)
+        return rows8_several(codes, scales, vectors, stride, count, first, M, N, BM, U // 4, UNROLL, ASM)
+    else:
+        return _rows8_one(codes, scales, vectors, first, M, N, BM, U, UNROLL, ASM)
+
+
+@triton.jit
+def _rows8_one(
+    codes, scales, planes, first, M, N: tl.constexpr, BM: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
     UNITS: tl.constexpr = N // 16
     MASKED: tl.constexpr = UNITS % U != 0
     row = tl.minimum(first + tl.arange(0, BM), M - 1)
     srow = scales + first // 32 * ((N + 31) // 32)
-    if ASM and T > 1:
-        total = _several8(codes, srow, planes, stride, row, N, BM, T, U, UNROLL)
-    else:
-        token = tl.arange(0, T)[None, :, None] * stride
-        acc = tl.zeros([BM, T, U], tl.float32)
-        for k in tl.range(0, (UNITS + U - 1) // U, loop_unroll_factor=UNROLL):
-            unit = k * U + tl.arange(0, U)
-            words, scale = _units(codes, srow, row, unit, N, MASKED)
-            at = planes + token + unit[None, None, :]
-            acc += dot8(words, at, UNITS, (unit < UNITS)[None, None, :], BM, U, MASKED, ASM) * scale[None, None, :]
-        total = tl.sum(acc, 2)
-    return total * unit8(ASM)
+    acc = tl.zeros([BM, 1, U], tl.float32)
+    for k in tl.range(0, (UNITS + U - 1) // U, loop_unroll_factor=UNROLL):
+        unit = k * U + tl.arange(0, U)
+        words, scale = _units(codes, srow, row, unit, N, MASKED)
+        at = planes + unit[None, None, :]
+        acc += dot8(words, at, UNITS, (unit < UNITS)[None, None, :], BM, U, MASKED, ASM) * scale[None, None, :]
+    return tl.sum(acc, 2) * unit8(ASM)
 
 
 @triton.jit
@@ -271,58 +291,6 @@ def _units(codes, srow, row, unit, N: tl.constexpr, MASKED: tl.constexpr):
         words = tl.load(codes + place, eviction_policy="evict_first")
         scale = tl.load(srow + unit // 2)
     return words, e8m0_value(scale)
-
-
-@triton.jit
-def _token8(w0, w1, w2, w3, w4, w5, w6, w7, at, scale, stride: tl.constexpr, mask, MASKED: tl.constexpr):
-    """Decoded units [BM, 1, U] times those of one vector."""
-    x0, x1, x2, x3, x4, x5, x6, x7 = _load8(at, stride, mask, MASKED)
-    return chain8(w0, w1, w2, w3, w4, w5, w6, w7, x0, x1, x2, x3, x4, x5, x6, x7) * scale
-
-
-@triton.jit
-def _several8(
-    codes, srow, planes, stride, row, N: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr,
-):  # fmt: skip
-    """`rows8` by assembly for 2, 4 or 8 vectors; fp32 [BM, T].
-
-    Weights are decoded once and stay in registers while one vector after the other passes. With all vectors in one
-    tensor their loads get a layout of their own, and every step goes through shared memory to leave it.
-    """
-    UNITS: tl.constexpr = N // 16
-    MASKED: tl.constexpr = UNITS % U != 0
-    a0 = tl.zeros([BM, 1, U], tl.float32)
-    a1, a2, a3, a4, a5, a6, a7 = a0, a0, a0, a0, a0, a0, a0
-    for k in tl.range(0, (UNITS + U - 1) // U, loop_unroll_factor=UNROLL):
-        unit = k * U + tl.arange(0, U)
-        words, step = _units(codes, srow, row, unit, N, MASKED)
-        scale = step[None, None, :]
-        v0, v1, v2, v3 = quad(words, BM, U)
-        w0, w1 = decode8(v0)
-        w2, w3 = decode8(v1)
-        w4, w5 = decode8(v2)
-        w6, w7 = decode8(v3)
-        at = planes + unit[None, None, :]
-        mask = (unit < UNITS)[None, None, :]
-        a0 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at, scale, UNITS, mask, MASKED)
-        a1 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + stride, scale, UNITS, mask, MASKED)
-        if T > 2:
-            a2 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 2 * stride, scale, UNITS, mask, MASKED)
-            a3 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 3 * stride, scale, UNITS, mask, MASKED)
-        if T > 4:
-            a4 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 4 * stride, scale, UNITS, mask, MASKED)
-            a5 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 5 * stride, scale, UNITS, mask, MASKED)
-            a6 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 6 * stride, scale, UNITS, mask, MASKED)
-            a7 += _token8(w0, w1, w2, w3, w4, w5, w6, w7, at + 7 * stride, scale, UNITS, mask, MASKED)
-    even, odd = tl.sum(a0, 2), tl.sum(a1, 2)
-    if T > 4:  # the axis joined last is the lowest bit of the vector's number
-        even = tl.join(tl.join(even, tl.sum(a4, 2)), tl.join(tl.sum(a2, 2), tl.sum(a6, 2)))
-        odd = tl.join(tl.join(odd, tl.sum(a5, 2)), tl.join(tl.sum(a3, 2), tl.sum(a7, 2)))
-    elif T > 2:
-        even = tl.join(even, tl.sum(a2, 2))
-        odd = tl.join(odd, tl.sum(a3, 2))
-    return tl.reshape(tl.join(even, odd), [BM, T])
 
 
 @triton.jit

@@ -235,9 +235,10 @@ def entry(target: str) -> list[Case]:
         Case(engram.to_planes, words("x:*bf16 planes:*fp16"), {"N": 6144, "BLOCK": 1024}),
         Case(
             engram.project_rows,
-            words("codes:*i32 scales:*u8 planes:*i32 out:*bf16"),
-            {"M": 25600, "N": 6144, "BM": 2, "T": 1, "U": 32, "UNROLL": 1, "ASM": target.startswith("sm_")},
-            1,
+            words(f"codes:*i32 scales:*u8 vectors:{'*i32' if target in WIDE else '*bf16'} out:*bf16 count:i32"),
+            {"M": 25600, "N": 6144, "ASM": target.startswith("sm_")}
+            | ({"BM": 2, "T": 1, "U": 32, "UNROLL": 1} if target in WIDE else {"BM": 16, "T": 8, "U": 16, "UNROLL": 4}),
+            1 if target in WIDE else 4,
         ),
         Case(
             engram.gate_streams,

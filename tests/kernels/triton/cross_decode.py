@@ -19,7 +19,19 @@ def decode(target: str) -> list[Case]:
     turned = "frequency:*fp32 positions:*i64"
     pool = "*u8" if packed else "*bf16"
     routed = "planes4:*i32 weights:*fp32 ids:*i64 order:*i32 hidden4:*fp16 limit:fp32"
-    tokens = 2 if target in ("sm_90", "gfx942") else 1
+    tokens = 8 if target in ("sm_90", "gfx942") else 1
+    vectors = f"vectors:{'*i32' if tokens == 1 else '*bf16'}"
+    stored = "*fp16" if tokens == 1 else "*bf16"
+
+    def tile(units: int, warps: int, unroll: int, rows: int = 1) -> dict[str, int]:
+        """For one vector units and a small unrolling; for several warps, as launches have it."""
+        if tokens == 1:
+            return {"T": 1, "BM": rows, "U": units, "UNROLL": 1}
+        return {"T": 8, "BM": 16, "U": 4 * warps, "UNROLL": unroll}
+
+    def warps(several: int) -> int:
+        return 1 if tokens == 1 else several
+
     keys = 16 if target == "gfx1100" else 32  # its compiler takes three times as long for 32, as launches have
     return [
         Case(
@@ -31,22 +43,20 @@ def decode(target: str) -> list[Case]:
         ),
         Case(
             attention.input_rows,
-            words("wq_a:*i32 wq_a_scale:*u8 wkv:*i32 wkv_scale:*u8 planes:*i32 raw:*fp32"),
-            {"QL": 1280, "C": 512, "D": 5120, "BM": 1, "T": tokens, "U": 32, "UNROLL": 2} | asm,
-            1,
+            words(f"wq_a:*i32 wq_a_scale:*u8 wkv:*i32 wkv_scale:*u8 {vectors} raw:*fp32 batch:i32"),
+            {"QL": 1280, "C": 512, "D": 5120} | tile(32, 16, 2) | asm,
+            warps(16),
         ),
         Case(
             attention.latents,
             words(f"raw:*fp32 q_norm:*fp32 kv_norm:*fp32 {turned} latent:*bf16 planes:*fp16 window_rows:*bf16")
             | words("q_eps:fp32 kv_eps:fp32"),
-            {"QL": 1280, "C": 512, "R": 64, "QB": 2048, "FAKE": True},
+            {"QL": 1280, "C": 512, "R": 64, "QB": 2048, "FAKE": True, "PLANES": True},
         ),
         Case(
             attention.query_rows,
-            words(f"wq_b:*i32 wq_b_scale:*u8 planes:*i32 {turned} query:*bf16 {sums} M:i32"),
-            {"QL": 1280, "C": 512, "R": 64, "BM": 2, "T": tokens, "U": 16, "UNROLL": 1, "BATCH": 2, "ITERATIONS": 20}
-            | mixes
-            | asm,
+            words(f"wq_b:*i32 wq_b_scale:*u8 {vectors} {turned} query:*bf16 {sums} M:i32"),
+            {"QL": 1280, "C": 512, "R": 64, "BATCH": tokens, "ITERATIONS": 20} | tile(16, 1, 4, 2) | mixes | asm,
             1,
             divisible=("M",),
         ),
@@ -61,7 +71,7 @@ def decode(target: str) -> list[Case]:
         ),
         Case(
             attention.attend_join,
-            words(f"best:*fp32 weight:*fp32 value:*fp32 sink:*fp32 {turned} slots:*i64 planes:*fp16")
+            words(f"best:*fp32 weight:*fp32 value:*fp32 sink:*fp32 {turned} slots:*i64 vectors:{stored}")
             | words(f"window_rows:*bf16 window_kv:{pool} H:i32"),
             {"SPLITS": 4, "W": 128, "C": 512, "R": 64, "GROUP": 8, "PACKED": packed, "KIND": tl.bfloat16},
             2,
@@ -69,35 +79,35 @@ def decode(target: str) -> list[Case]:
         ),
         Case(
             attention.low_rank_rows,
-            words("wo_a:*i32 wo_a_scale:*u8 planes:*i32 planes_out:*fp16 M:i32"),
-            {"GROUPS": 8, "N": 4096, "RANK": 1024, "WIDTH": 8192, "BM": 1, "T": tokens, "U": 32, "UNROLL": 1}
-            | {"KIND": tl.bfloat16}
-            | asm,
-            1,
+            words(f"wo_a:*i32 wo_a_scale:*u8 {vectors} out:{stored} batch:i32 M:i32"),
+            {"GROUPS": 8, "N": 4096, "RANK": 1024, "WIDTH": 8192, "KIND": tl.bfloat16} | tile(32, 8, 2) | asm,
+            warps(8),
             divisible=("M",),
         ),
         Case(
             attention.output_rows,
-            words(f"wo_b:*i32 wo_b_scale:*u8 planes:*i32 {streams}"),
-            {"N": 8192, "D": 5120, "S": 4, "BM": 2, "T": tokens, "U": 32, "UNROLL": 1} | asm,
-            1,
+            words(f"wo_b:*i32 wo_b_scale:*u8 {vectors} {streams} batch:i32"),
+            {"N": 8192, "D": 5120, "S": 4} | tile(32, 8, 2, 2) | asm,
+            warps(8),
         ),
         Case(
             experts.route_rows,
             words("gate:*bf16 bias:*fp32 normed:*bf16 counters:*i32 scores:*fp32 weights:*fp32 ids:*i64 order:*i32")
-            | words("gate_temp:fp32 route_scale:fp32 s1:*i32 s1_scale:*u8 s3:*i32 s3_scale:*u8 planes8:*i32")
-            | words("hidden8:*fp16 limit:fp32"),
-            {"E": 384, "BATCH": 2, "A": 6, "D": 5120, "K": 512, "INTER": 2304, "BM": 1, "T": tokens, "U": 32}
-            | {"UNROLL": 1, "LIMITED": True, "KIND": tl.bfloat16}
+            | words("gate_temp:fp32 route_scale:fp32 s1:*i32 s1_scale:*u8 s3:*i32 s3_scale:*u8")
+            | words(f"{vectors} hidden8:{stored} limit:fp32"),
+            {"E": 384, "BATCH": tokens, "A": 6, "D": 5120, "K": 512 * warps(2), "INTER": 2304, "BE": warps(2)}
+            | {"LIMITED": True, "KIND": tl.bfloat16}
+            | tile(32, 8, 2)
             | asm,
-            1,
+            warps(8),
         ),
         Case(
             experts.hidden_rows,
-            words(f"w1:*i32 w1_scale:*u8 w3:*i32 w3_scale:*u8 {routed} s2:*i32 s2_scale:*u8 hidden8:*i32 shared:*fp32")
-            | words(sums),
-            {"BATCH": 2, "A": 6, "INTER": 2304, "G": 32, "UNROLL": 1, "LIMITED": True, "BM": 2, "T": tokens, "U": 16}
-            | {"UNROLL8": 1, "ITERATIONS": 20, "KIND": tl.bfloat16}
+            words(f"w1:*i32 w1_scale:*u8 w3:*i32 w3_scale:*u8 {routed} s2:*i32 s2_scale:*u8")
+            | words(f"hidden8:{'*i32' if tokens == 1 else '*bf16'} shared:*fp32 {sums}"),
+            {"BATCH": tokens, "A": 6, "INTER": 2304, "G": 32, "LIMITED": True, "ITERATIONS": 20, "KIND": tl.bfloat16}
+            | tile(16, 1, 1, 2)
+            | {"UNROLL8": 2 if tokens > 1 else 1}
             | mixes
             | asm,
             1,

@@ -30,10 +30,12 @@ EDGES = [
     ([W - 1], 0),
     ([W], 0),
     ([3 * W + 5], 0),
-    ([W, 0], 0),  # two tokens a program
-    ([3 * W + 5, 0, W - 1], 0),  # three of one
-    ([1, W, 3 * W + 5], 1),  # four, one of them padding
+    ([W, 0], 0),
+    ([3 * W + 5, 0, W - 1], 0),
+    ([1, W, 3 * W + 5], 1),
     ([W - 1], 2),
+    ([0, 1, W - 1, W, 3 * W + 5, 2, 9], 0),
+    ([3, W, 1, 0, 3 * W + 5, 2, 9, W - 1], 1),  # more than a program takes along
 ]
 
 
@@ -114,6 +116,12 @@ def test_large_activations_and_codes():
     assert ours[3].abs().max() > 100
 
 
+def test_f32():
+    given, attrs = input_case(Maker(30), WIDTHS, 3)
+    given[0] = given[0].float()
+    check("attention_input", step_of([5, 9, 0]), given, attrs | {"window_rows_kv_cache": "none"})
+
+
 # Fused output of attention.
 
 
@@ -145,7 +153,7 @@ def check_output(step, given, named):
 @pytest.mark.parametrize(
     ("positions", "padding", "ratio", "packed"),
     [(*edge, 2 - number % 2, number % 4 < 2) for number, edge in enumerate(EDGES)]
-    + [(*EDGES[-2], 0, False), (*EDGES[-2], 0, True), (*EDGES[-2], 1, False), (*EDGES[-2], 2, False)],
+    + [(*EDGES[7], 0, False), (*EDGES[7], 0, True), (*EDGES[7], 1, False), (*EDGES[7], 2, False)],
 )
 def test_attention_output(positions, padding, ratio, packed):
     make, batch = Maker(5), len(positions) + padding
@@ -217,6 +225,11 @@ def test_ffn_without_limit():
     check("ffn", step_of([3], padding=1), given, attrs)
 
 
+def test_ffn_of_many_sessions():
+    given, attrs = ffn_case(Maker(29), replace(WIDTHS, active=1), 9)
+    check("ffn", step_of([3] * 8, padding=1), given, attrs)
+
+
 def test_ffn_of_sessions_with_one_expert():
     """Pairs by expert: a bias makes all sessions choose expert 4."""
     given, attrs = ffn_case(Maker(12), replace(WIDTHS, active=1), 3)
@@ -235,7 +248,7 @@ def test_ffn_of_scales_near_and_far():
     check("ffn", step_of([3]), given, attrs)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [1, 3, 9])
 @pytest.mark.parametrize("kind", ["random", "ties", "bias", "far"])
 def test_router(kind, batch):
     """Ids and weights as `route` has them: ties to the lower id, and a bias that takes part in the choice only."""
