@@ -150,7 +150,8 @@ class CapturedSteps:
         values = self.values[bucket, context]
         if rows is not None:
             rows = replace(rows, context=context)  # selections are as wide as the graphs' context makes them
-        for stage in self.executor.stages:
+
+        def work(stage: Stage) -> None:
             self.executor.arrive(stage, values, rows)
             for part in self._parts[stage.index]:
                 self._fetch(part, values, self.devices[stage.place])
@@ -158,6 +159,8 @@ class CapturedSteps:
                 if self.executor.checks:
                     self._check(part, values)
             self.executor.leave(stage, values, rows, drop=False)
+
+        self.executor.transport.run(self.executor.stages, rows, work)
         return values.get("logits")
 
     def _check(self, part: range, values: Mapping[str, Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 import torch
@@ -13,14 +14,17 @@ from dsv41c.runtime.text import load_tokenizer
 from dsv41c.runtime.token_map import token_map
 
 
-def make_constants(manifest: Manifest, checkpoint: Path, shard: int = 0) -> dict[str, Tensor]:
-    """Every constant of a plan by id, for the process that has a shard.
+def make_constants(
+    manifest: Manifest, checkpoint: Path, shard: int = 0, wanted: Container[str] | None = None
+) -> dict[str, Tensor]:
+    """Every constant of a plan by id, for the process that has a shard; with `wanted`, only these.
 
-    Reads `tokenizer.json` of the checkpoint only where the plan has engram layers.
+    Reads `tokenizer.json` of the checkpoint only where a token map is among them.
 
     Raises `UserFault` where the tokenizer is missing, cannot be read or is not the plan's.
     """
-    return {entry.id: _constant(entry, manifest, checkpoint, shard) for entry in manifest.constants}
+    made = [entry for entry in manifest.constants if wanted is None or entry.id in wanted]
+    return {entry.id: _constant(entry, manifest, checkpoint, shard) for entry in made}
 
 
 def _constant(entry: ConstantEntry, manifest: Manifest, checkpoint: Path, shard: int) -> Tensor:

@@ -8,6 +8,7 @@ threads.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -18,37 +19,35 @@ from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic
 from dsv41c.kernels.collectives import Collectives
-from dsv41c.kernels.fusion import NATIVE_VARIANT
-from dsv41c.kernels.registry import kernels_for
-from dsv41c.kernels.step import Step
 from dsv41c.runtime import refusals
-from dsv41c.runtime.captured import CapturedSteps
-from dsv41c.runtime.constants import make_constants
-from dsv41c.runtime.device.families import device_for, kernel_variants, not_runnable
-from dsv41c.runtime.executor import Executor, LoadedPlan
-from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.device.families import not_runnable
+from dsv41c.runtime.executor import LoadedPlan
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.session import Session
 from dsv41c.runtime.stages.collectives import other_shards
 from dsv41c.runtime.stages.crossing import Rows
-from dsv41c.runtime.stages.layout import Layout
-from dsv41c.runtime.stages.transport import LocalTransport
-from dsv41c.runtime.stages.weights import placed
-from dsv41c.runtime.state import Pools
+from dsv41c.runtime.stages.transport import Ended
+from dsv41c.runtime.stages.world import World
+from dsv41c.runtime.steps import Steps
 from dsv41c.runtime.tail import TAILS, Tail, TailKind, TailRows
-from dsv41c.runtime.weights.bind import bind
 
 Batch = Mapping[Session, int] | Iterable[tuple[Session, int]]
 
 
-def load_weights(manifest: Manifest, checkpoint: Path | str, shard: int = 0) -> dict[str, object]:
-    """Every weight and constant of a plan by id, those of a shard where processes share its stages.
+class Started:
+    """Steps that are under way, each of several sessions: `logits()` waits for them."""
 
-    Raises `UserFault` with all findings where they do not fit.
-    """
-    bound = bind(manifest, Path(checkpoint), shard)
-    weights: dict[str, object] = {entry.id: bound[entry.id] for entry in manifest.weights}
-    return weights | make_constants(manifest, Path(checkpoint), shard)
+    def __init__(self, parts: Sequence[tuple[Sequence[Session], Ended]]) -> None:
+        self._parts = parts
+
+    def logits(self) -> dict[Session, Tensor]:
+        """f32 [V] by session. Raises what ended a step, whose sessions are broken then."""
+        found = {}
+        for sessions, ended in self._parts:
+            with _breaking(sessions):
+                rows = ended.logits()
+            found.update({session: row[-1].clone() for session, row in zip(sessions, rows, strict=True)})
+        return found
 
 
 class Engine:
@@ -68,8 +67,9 @@ class Engine:
     `bounded`: in regions that may leave rows out, no more than a window of them (bounded replay). That is less again,
     but an approximation: of a feed longer than the window, logits and window state are close to the exact ones.
 
-    Of a plan whose stages several processes share, each process has an engine with `collectives` of them, and calls it
-    as the others do: the same methods in the same order with the same arguments. All get the same results.
+    Of a plan that several processes run (`joined`), each has an engine with its `world`, and calls it as the others do:
+    the same methods in the same order with the same arguments. All get the same results. `collectives` alone are for
+    processes that share the stages of a plan on one device.
     """
 
     def __init__(
@@ -83,41 +83,34 @@ class Engine:
         strict: bool = False,
         tail: TailKind = "exact",
         collectives: Collectives | None = None,
+        world: World | None = None,
     ) -> None:
-        unfit = [*not_runnable(plan.manifest, strict=strict), *other_shards(plan.manifest, collectives)]
+        collectives = world.collectives if world is not None else collectives
+        here = None if world is None else world.local
+        unfit = [*not_runnable(plan.manifest, strict=strict, only=here), *other_shards(plan.manifest, collectives)]
         refusals.raise_if([*unfit, *refusals.unknown_tail(tail)])
         self.manifest = plan.manifest
         self.debug = debug
         self.tail: TailKind = tail
         self._tail_rows = {kind: TailRows.of(plan.manifest, kind) for kind in TAILS}
-        self.layout = Layout.of(plan.manifest)
-        self.devices = {
-            place: device_for(plan.manifest, name=name, strict=strict, checks=debug >= 2)
-            for place, name in enumerate(self.layout.devices)
-        }
-        self.device = self.devices[0]
-        shard = collectives.rank if collectives is not None else 0
-        loaded = weights if weights is not None else load_weights(plan.manifest, checkpoint, shard)
-        places = {place: device.place for place, device in self.devices.items()}
-        self.weights = placed(loaded, plan.manifest, self.layout, places)
-        self.pools = Pools(plan.manifest, {self.layout.devices[place]: device for place, device in places.items()})
-        family = plan.manifest.target.family
-        eager, captured = kernel_variants(plan.manifest, strict=strict)
-        chosen = kernels if kernels is not None else kernels_for(family, eager, collectives)
-        self.executor = Executor(
-            plan, chosen, self.weights, self.pools, checks=debug >= 2, transport=LocalTransport(places)
+        self.steps = Steps(
+            plan,
+            checkpoint,
+            weights=weights,
+            kernels=kernels,
+            checks=debug >= 2,
+            strict=strict,
+            collectives=collectives,
+            world=world,
         )
+        self.layout, self.devices = self.steps.layout, self.steps.devices
+        self.device = self.devices[min(self.devices)]
+        self.weights, self.pools = self.steps.weights, self.steps.pools
+        self.executor, self.captured = self.steps.executor, self.steps.captured
+        self.buckets = self.steps.buckets
         self.epochs = [0] * self.pools.slots
         self.timings: list[tuple[int, int, float]] = []  # sessions, tokens and seconds of each step, with debug >= 1
         self._free = list(range(self.pools.spare))
-        sizes = {size for size in plan.manifest.runtime.decode_buckets if 1 <= size <= len(self._free)}
-        self.buckets = tuple(sorted(sizes or {1}))
-        self.captured: CapturedSteps | None = None
-        if self.device.captures and plan.manifest.runtime.capture != "off":
-            static = kernels if kernels is not None else kernels_for(family, captured, collectives)
-            # Native kernels follow real lengths on the device, so one graph serves every context.
-            contexts = (plan.manifest.runtime.max_context,) if captured == NATIVE_VARIANT.get(family) else None
-            self.captured = CapturedSteps(self.executor, self.devices, static, self.buckets, contexts)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -192,14 +185,24 @@ class Engine:
         size = min(chunk or self.manifest.runtime.prefill_chunk, self.manifest.runtime.prefill_chunk)
         rows = None if all_logits or trace is not None else self._tail_rows[self.tail]
         kept: list[Tensor] = []
+        under_way: deque[Ended] = deque()
+
+        def wait() -> None:
+            with _breaking([session]):
+                logits = under_way.popleft().logits()[0]
+            if not all_logits:  # a chunk's logits are large; let them go
+                kept.clear()
+            kept.append(logits if all_logits else logits[-1:].clone())
+
         for start in range(0, len(tokens), size):
             part = tokens[start : start + size]
             after = len(tokens) - start - len(part)
             tail = None if rows is None else Tail(rows, len(part), start, after)
-            logits = self._step([session], [part], trace, tail=tail)[0]
-            if not all_logits:  # a chunk's logits are large; let them go
-                kept.clear()
-            kept.append(logits if all_logits else logits[-1:].clone())
+            under_way.append(self._begin([session], [part], trace, tail=tail))
+            if len(under_way) == self.steps.in_flight:
+                wait()
+        while under_way:
+            wait()
         return torch.cat(kept) if all_logits else kept[0][0]
 
     def decode(self, batch: Batch, *, trace: Trace | None = None) -> dict[Session, Tensor]:
@@ -209,14 +212,20 @@ class Engine:
         takes several steps. Raises `UserFault` as `feed` does, with the findings of every session, before anything is
         touched.
         """
+        return self.start(batch, trace=trace).logits()
+
+    def start(self, batch: Batch, *, trace: Trace | None = None) -> Started:
+        """`decode` without waiting: while one batch is in a later stage, another can be in an earlier one.
+
+        The sessions count as fed. Results come in the order of starts, and have to be waited for in that order.
+        """
         pairs = [(session, refusals.token(token)) for session, token in _pairs(batch)]
         refusals.raise_if(self._batch_faults(pairs))
-        logits = {}
+        parts = []
         for part in _parts(pairs, self.buckets[-1]):
             sessions = [session for session, _ in part]
-            rows = self._step(sessions, [[token] for _, token in part], trace, padded=True)
-            logits.update({session: row[-1].clone() for session, row in zip(sessions, rows, strict=True)})
-        return logits
+            parts.append((sessions, self._begin(sessions, [[token] for _, token in part], trace, padded=True)))
+        return Started(parts)
 
     def _batch_faults(self, pairs: Sequence[tuple[Session, object]]) -> list[Diagnostic]:
         if not pairs:
@@ -230,7 +239,7 @@ class Engine:
                 faults += refusals.too_long(session, 1)
         return faults
 
-    def _step(
+    def _begin(
         self,
         sessions: Sequence[Session],
         rows: Sequence[Sequence[int]],
@@ -238,55 +247,34 @@ class Engine:
         *,
         padded: bool = False,
         tail: Tail | None = None,
-    ) -> Tensor:
-        """One step of equally long rows; f32 logits [len(sessions), T, V]. Checks nothing.
+    ) -> Ended:
+        """Begin a step of equally long rows; it ends with f32 logits [len(sessions), T, V]. Checks nothing.
 
         With a `tail`, eager steps compute its rows: `Executor.run`.
         """
-        began = time.perf_counter()
-        width = len(rows[0])
-        captured = self.captured if width == 1 and trace is None else None
-        size = len(sessions)
-        if padded or captured is not None:
-            size = next(size for size in self.buckets if size >= len(sessions))
+        began, width, size = time.perf_counter(), len(rows[0]), len(sessions)
+        is_captured = self.steps.is_captured(width, trace)
+        if padded or is_captured:
+            size = self.steps.bucket(size)
         padding = size - len(sessions)
-        places = Rows(
-            tuple(session.slot for session in sessions),
-            tuple(session.length for session in sessions),
-            width,
-            max(session.length for session in sessions) + width,
-            padding,
-            tail,
-        )
-        tokens = [*rows, *[[0] * width] * padding]
-        if captured is not None:
-            with torch.no_grad():
-                captured.prepare(places.context)  # on padding rows alone: what fails here breaks no session
-        with _breaking(sessions), torch.no_grad():
-            if captured is not None:
-                logits = captured.run([row[0] for row in tokens], places)
-            else:
-                logits = self._eager(tokens, places, trace)
-            assert logits is not None, "every stage is here"
-            logits = logits[: len(sessions)].to("cpu", copy=captured is not None)
+        slots = tuple(session.slot for session in sessions)
+        positions = tuple(session.length for session in sessions)
+        places = Rows(slots, positions, width, max(positions) + width, padding, None if is_captured else tail)
+        if is_captured:
+            self.steps.prepare(places.context)
+        with _breaking(sessions):
+            ended = self.steps.begin([*rows, *[[0] * width] * padding], places, trace)
             for session in sessions:
                 session.length += width
-        if self.debug >= 1:
-            self.timings.append((len(sessions), width, time.perf_counter() - began))
-        return logits
+        return self._timed(ended, len(sessions), width, began) if self.debug >= 1 else ended
 
-    def _eager(self, ids: Sequence[Sequence[int]], rows: Rows, trace: Trace | None) -> Tensor | None:
-        slots = [*rows.slots, *[self.pools.spare] * rows.padding]
-        positions = [*rows.positions, *[0] * rows.padding]
-        steps = {
-            place: Step(
-                torch.tensor(slots, device=device.place), torch.tensor(positions, device=device.place), rows.context
-            )
-            for place, device in self.devices.items()
-        }
-        record = trace.begin() if trace is not None else None
-        first = self.devices[self.executor.stages[0].place].place
-        return self.executor.run_stages(torch.tensor(ids, device=first), steps, rows, record, tail=rows.tail)
+    def _timed(self, ended: Ended, sessions: int, width: int, began: float) -> Ended:
+        def wait() -> Tensor:
+            logits = ended.logits()
+            self.timings.append((sessions, width, time.perf_counter() - began))
+            return logits
+
+        return Ended(wait)
 
 
 @contextmanager

@@ -163,13 +163,16 @@ class Executor:
         values: dict[str, Tensor] = {"ids": ids, **self.pools.environment()}
         sink = None if record is None else lambda written: record.keep(written, self.pools.storage_of)
         calls = Calls(self.kernels, self.weights, sink, None, self.checks, self.checks, tail)
-        for stage in self.stages:
+
+        def work(stage: Stage) -> None:
             self.arrive(stage, values, rows)
             if record is not None and stage.boundary is not None:
                 arrived = [move.arrives_as for move in stage.boundary.chunk if move.arrives_as in values]
                 record.keep({value: values[value] for value in arrived}, self.pools.storage_of)
             self.run_regions(stage.regions, values, steps[stage.place], calls)
             self.leave(stage, values, rows)
+
+        self.transport.run(self.stages, rows, work)
         if self.stages[-1] is not self.layout.stages[-1]:
             return None
         nothing = (ids.shape[0], 0, self.manifest.model.vocab_size)

@@ -23,6 +23,7 @@ from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.reference import unknown_value
 from dsv41c.runtime.sample import Sampler
 from dsv41c.runtime.session import Session
+from dsv41c.runtime.stages.world import World
 from dsv41c.runtime.states import collect, state_keys
 from dsv41c.runtime.tail import TailKind
 from dsv41c.runtime.text import TOKENIZER, Text, TextStream
@@ -81,8 +82,12 @@ def run_plan(
     *,
     on_text: Callable[[str], None] | None = None,
     on_part: Callable[[str], None] | None = None,
+    world: World | None = None,
 ) -> RunResult:
     """Run a plan on one session. `on_text` gets text as it grows, `on_part` the name of each part as it begins.
+
+    In a `world`, every process makes the same call, and draws the same tokens: at a temperature above 0 without a seed,
+    with that of the first.
 
     Raises `UserFault` for everything that a user can get wrong, before weights are loaded where that is possible; a
     failed comparison is no fault but a result.
@@ -91,13 +96,17 @@ def run_plan(
     outputs = [path for path in (options.logits_out, options.states_out) if path is not None]
     check_writable(outputs)
     sampler = Sampler(options.temperature, options.top_p, options.seed)
-    refusals.raise_if([*not_runnable(plan.manifest, strict=options.strict), *refusals.bad_chunk(options.chunk)])
+    if world is not None:
+        sampler = Sampler(options.temperature, options.top_p, world.agreed(sampler.seed))
+    here = None if world is None else world.local
+    unfit = not_runnable(plan.manifest, strict=options.strict, only=here)
+    refusals.raise_if([*unfit, *refusals.bad_chunk(options.chunk)])
     text = _text(checkpoint, plan, prompt)
     result = RunResult(_prompt_ids(prompt, text))
     refusals.raise_if(_prompt_faults(result.prompt_ids, plan, options))
     clock = _Clock(result.timings, on_part)
     with clock.part("load"):
-        engine = Engine(plan, checkpoint, debug=options.debug, strict=options.strict, tail=options.tail)
+        engine = Engine(plan, checkpoint, debug=options.debug, strict=options.strict, tail=options.tail, world=world)
     run = _Run(engine, options, clock)
     stream = TextStream(text) if text is not None else None
     result.text = "" if stream is not None else None

@@ -18,7 +18,8 @@ USAGE = 2
 # written, names and options that mean nothing, a plan for devices that are not here.
 USAGE_CODES = frozenset(
     f"DSV{number}"
-    for number in (117, 150, 151, 152, 154, 220, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, *range(880, 885))
+    for number in (117, *range(150, 153), 154, 220, 700, 750, 751, *range(820, 823), 858, 860, 865, 867)
+    + (*range(880, 885), 890, 892)
 )
 
 

@@ -7,7 +7,8 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from dsv41c.words import counted
 
 if TYPE_CHECKING:
     from dsv41c.runtime.compare import Comparison
-    from dsv41c.runtime.run import Prompt, RunResult
+    from dsv41c.runtime.run import Prompt, RunOptions, RunResult
 
 FORMAT = "dsv41c.run/1.0"
 # The parts of a run that come before its first token, as a person calls them. Later ones would break the text.
@@ -40,10 +41,35 @@ def work(arguments: Namespace, console: Console) -> int:
     limit_threads(console)
     with console.step("import the runtime"):
         from dsv41c.runtime.plan import load_plan
-        from dsv41c.runtime.run import RunOptions, run_plan
+        from dsv41c.runtime.run import run_plan
+        from dsv41c.runtime.stages.world import joined, processes
     plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
     show(console, plan.warnings)
-    options = RunOptions(
+    options, checkpoint, prompt = _options(arguments, console), Path(arguments.checkpoint), _prompt(arguments)
+    if processes() > 1:
+        if options.states_out is not None or options.compare:
+            raise UsageError("`--states-out` and `--compare` look at every stage; run the plan in one process for them")
+        with joined(plan.manifest) as world:
+            if world.rank:  # the first process speaks for all
+                run_plan(plan, checkpoint, prompt, replace(options, logits_out=None), world=world)
+                return 0
+            return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options, world=world))
+    return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options))
+
+
+def _run(arguments: Namespace, console: Console, run: Callable[..., RunResult]) -> int:
+    streams = _is_text(arguments) and not arguments.json
+    result = run(on_text=console.result if streams else None, on_part=_announce(console))
+    _tell(arguments, console, result)
+    if result.comparison is not None and result.comparison.first is not None:
+        return FAILED
+    return 0
+
+
+def _options(arguments: Namespace, console: Console) -> RunOptions:
+    from dsv41c.runtime.run import RunOptions
+
+    return RunOptions(
         n=arguments.count,
         temperature=arguments.temperature,
         top_p=1.0 if arguments.top_p is None else arguments.top_p,
@@ -57,19 +83,6 @@ def work(arguments: Namespace, console: Console) -> int:
         strict=console.settings.strict,
         tail=arguments.tail,
     )
-    streams = _is_text(arguments) and not arguments.json
-    result = run_plan(
-        plan,
-        Path(arguments.checkpoint),
-        _prompt(arguments),
-        options,
-        on_text=console.result if streams else None,
-        on_part=_announce(console),
-    )
-    _tell(arguments, console, result)
-    if result.comparison is not None and result.comparison.first is not None:
-        return FAILED
-    return 0
 
 
 def _announce(console: Console) -> Callable[[str], None] | None:

@@ -31,10 +31,13 @@ def device_for(manifest: Manifest, *, name: str | None = None, strict: bool = Fa
     return GraphDevice(_index(name or manifest.target.devices[0]), checks=checks)
 
 
-def not_runnable(manifest: Manifest, *, strict: bool = False) -> list[Diagnostic]:
-    """The finding (DSV858) where a plan that compiles does not run here. `strict` needs no device."""
+def not_runnable(manifest: Manifest, *, strict: bool = False, only: int | None = None) -> list[Diagnostic]:
+    """The finding (DSV858) where a plan that compiles does not run here. `strict` needs no device.
+
+    `only`: the number of the one device that this process drives; without it, those that the plan names.
+    """
     family = manifest.target.family
-    lacking = None if strict else missing(manifest)
+    lacking = None if strict else missing(manifest, only)
     if lacking is None:
         return []
     return [
@@ -62,7 +65,7 @@ def _native_variant(manifest: Manifest) -> str | None:
     return variant if any(entry.kernel.partition(".")[0] == variant for entry in manifest.kernels) else None
 
 
-def missing(manifest: Manifest) -> str | None:
+def missing(manifest: Manifest, only: int | None = None) -> str | None:
     """What this machine lacks to run a plan's family, or None."""
     family = manifest.target.family
     if family == "cpu":
@@ -76,6 +79,7 @@ def missing(manifest: Manifest) -> str | None:
     if not torch.cuda.is_available():
         return "torch sees no GPU"
     count, last = torch.cuda.device_count(), max(_index(name) for name in manifest.target.devices)
+    last = last if only is None else only
     if last >= count:
         return f"torch sees {count} GPUs, the plan is for number {last}"
     native = _native_variant(manifest)

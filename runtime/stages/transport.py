@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dsv41c.runtime.stages.crossing import Crossing, Rows
+from dsv41c.runtime.stages.layout import Stage
 from dsv41c.runtime.state import Pools
 
 
@@ -36,6 +37,14 @@ class Transport(Protocol):
         """What crossed each boundary so far."""
         ...
 
+    def run(self, stages: Iterable[Stage], rows: Rows | None, work: Callable[[Stage], None]) -> None:
+        """Call `work` of each stage of this process in order, which arrives, computes and leaves."""
+        ...
+
+    def finish(self, logits: Tensor | None, rows: Rows, vocabulary: int) -> Ended:
+        """How a step ends, for every process: after `run`, with the logits f32 [B, T, V] where the last stage is."""
+        ...
+
     def leave(self, crossing: Crossing, values: Mapping[str, Tensor], pools: Pools, rows: Rows) -> None:
         """Send on what a stage left. Its values and pools may be overwritten by later work of the same device."""
         ...
@@ -43,6 +52,17 @@ class Transport(Protocol):
     def arrive(self, crossing: Crossing, values: MutableMapping[str, Tensor], pools: Pools, rows: Rows) -> None:
         """Put what was sent where the next stage reads it: `Crossing.arrive`."""
         ...
+
+
+class Ended:
+    """How a step ends: `logits()` waits for it."""
+
+    def __init__(self, wait: Callable[[], Tensor]) -> None:
+        self._wait = wait
+
+    def logits(self) -> Tensor:
+        """f32 [n, T, V] on the host. Raises what ended the step, here or elsewhere."""
+        return self._wait()
 
 
 class LocalTransport:
@@ -56,6 +76,29 @@ class LocalTransport:
         self.places = places
         self.traffic: dict[int, Traffic] = {}
         self._under_way: dict[int, list[Tensor]] = {}
+
+    def run(self, stages: Iterable[Stage], rows: Rows | None, work: Callable[[Stage], None]) -> None:
+        """One after the other; on GPUs they are only asked for, and steps overlap."""
+        for stage in stages:
+            work(stage)
+
+    def finish(self, logits: Tensor | None, rows: Rows, vocabulary: int) -> Ended:
+        """A copy on the host, asked for now: graphs write the next step's logits to the same place."""
+        assert logits is not None, "every stage is here"
+        own = logits[: len(rows.slots)]
+        if own.device.type == "cpu":
+            kept = own.clone()
+            return Ended(lambda: kept)
+        host = torch.empty(own.shape, dtype=own.dtype, pin_memory=True)
+        host.copy_(own, non_blocking=True)
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record(torch.cuda.current_stream(own.device))
+
+        def wait() -> Tensor:
+            copied.synchronize()
+            return host
+
+        return Ended(wait)
 
     def leave(self, crossing: Crossing, values: Mapping[str, Tensor], pools: Pools, rows: Rows) -> None:
         """Copy to the target's device."""

@@ -12,7 +12,7 @@ The rule of conversion: exact or refused. BF16 goes into F32; F32 goes into BF16
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -136,8 +136,15 @@ class BoundWeights(Mapping[str, Bound]):
         return len(self._weights)
 
 
-def bind(manifest: Manifest, checkpoint: Path | str | Checkpoint, shard: int = 0) -> BoundWeights:
+def bind(
+    manifest: Manifest,
+    checkpoint: Path | str | Checkpoint,
+    shard: int = 0,
+    wanted: Container[str] | None = None,
+) -> BoundWeights:
     """Bind every weight of a plan, or of those that are split the parts of a shard, by its number.
+
+    All are matched; with `wanted`, only these ids are bound.
 
     Raises UserFault with all findings; before headers match, nothing is allocated.
     """
@@ -146,10 +153,11 @@ def bind(manifest: Manifest, checkpoint: Path | str | Checkpoint, shard: int = 0
     matching = match(manifest, checkpoint)
     if matching.failed:
         raise UserFault(matching.diagnostics)
-    files = MappedFiles(checkpoint, _files(matching))
+    bindings = [binding for binding in matching.bindings if wanted is None or binding.entry.id in wanted]
+    files = MappedFiles(checkpoint, _files(bindings))
     weights: dict[str, Bound] = {}
     findings: list[Diagnostic] = []
-    for binding in matching.bindings:
+    for binding in bindings:
         bound = _bind(binding, files, shard)
         if isinstance(bound, Diagnostic):
             findings += checkpoint.located([bound])
@@ -161,8 +169,8 @@ def bind(manifest: Manifest, checkpoint: Path | str | Checkpoint, shard: int = 0
     return BoundWeights(weights, matching)
 
 
-def _files(matching: Matching) -> list[str]:
-    stored = [item for binding in matching.bindings for item in binding.stored]
+def _files(bindings: Iterable[Binding]) -> list[str]:
+    stored = [item for binding in bindings for item in binding.stored]
     return [header.file for item in stored for header in (item.tensor, item.scale) if header is not None]
 
 

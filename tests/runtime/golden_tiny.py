@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dsv41c.kernels.reference.encodings import dense
-from dsv41c.runtime.engine import Engine, load_weights
+from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.plan import Plan, load_plan
+from dsv41c.runtime.steps import load_weights
 from dsv41c.runtime.weights.bind import Experts
 
 torch.set_num_threads(1)

@@ -14,9 +14,10 @@ from dsv41c.runtime.compare import Comparer
 from dsv41c.runtime.device import families
 from dsv41c.runtime.device.families import kernel_variants, not_runnable
 from dsv41c.runtime.device.tensors import stacked
-from dsv41c.runtime.engine import Engine, load_weights
+from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.plan import Plan
 from dsv41c.runtime.recording import RecordingKernels, Trace
+from dsv41c.runtime.steps import load_weights
 from dsv41c.runtime.weights.bind import Experts
 
 MODE = "bf16-act_fp8-kv_reference"

@@ -118,12 +118,12 @@ take the same position and overwrite each other.
         "plan-not-runnable",
         "the plan is for devices that are not here, or that this runtime does not drive yet",
         """
-Plans compile for any placement and device family. This runtime runs plans of one stage, on the CPU and, where torch
-is built for them and sees one, on CUDA and ROCm devices. A plan that names native kernels needs Triton there. HPU
-devices and several stages are not driven yet. The message names what is missing.
+Plans compile for any placement and device family. This runtime runs them on the CPU and, where torch is built for them
+and sees as many as the plan names, on CUDA and ROCm devices. A plan that names native kernels needs Triton there. HPU
+devices are not driven yet. The message names what is missing.
 
 **Way out**: compile the spec for one CPU (`dsv41c compile SPEC -o DIR --target cpu`) and run that. `DSV41C_STRICT=1`
-runs a plan of one stage and any family on the CPU, by the rules of that family's graphs.
+runs a plan of any family on the CPU, by the rules of that family's graphs.
 """,
     ),
     _code(

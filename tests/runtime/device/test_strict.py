@@ -21,11 +21,12 @@ from dsv41c.runtime.captured import CapturedSteps
 from dsv41c.runtime.device.protocol import GraphKey
 from dsv41c.runtime.device.rules import RULES
 from dsv41c.runtime.device.strict import StrictDevice
-from dsv41c.runtime.engine import Engine, load_weights
+from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.executor import Executor
 from dsv41c.runtime.manifest import Manifest, RegionEntry
 from dsv41c.runtime.plan import Plan, load_plan
 from dsv41c.runtime.state import DTYPES, Pools
+from dsv41c.runtime.steps import load_weights
 from dsv41c.runtime.synth import synth
 
 _FAMILIES = {  # one family that refuses it, and one that does not where there is any

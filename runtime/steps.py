@@ -1,0 +1,133 @@
+"""What one process runs of a plan: its places with their weights and state, and steps, eager and captured."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dsv41c.kernels.collectives import Collectives
+from dsv41c.kernels.fusion import NATIVE_VARIANT
+from dsv41c.kernels.registry import kernels_for
+from dsv41c.kernels.step import Step
+from dsv41c.runtime.captured import CapturedSteps
+from dsv41c.runtime.constants import make_constants
+from dsv41c.runtime.device.families import device_for, kernel_variants
+from dsv41c.runtime.executor import Executor, LoadedPlan
+from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.recording import Trace
+from dsv41c.runtime.stages.crossing import Rows
+from dsv41c.runtime.stages.layout import Layout
+from dsv41c.runtime.stages.processes import ProcessTransport
+from dsv41c.runtime.stages.transport import Ended, LocalTransport, Transport
+from dsv41c.runtime.stages.weights import placed, used_by
+from dsv41c.runtime.stages.world import World
+from dsv41c.runtime.state import Pools
+from dsv41c.runtime.weights.bind import bind
+
+
+def load_weights(
+    manifest: Manifest, checkpoint: Path | str, shard: int = 0, wanted: Container[str] | None = None
+) -> dict[str, object]:
+    """Every weight and constant of a plan by id, those of a shard where processes share its stages.
+
+    With `wanted`, only these ids. Raises `UserFault` with all findings where they do not fit.
+    """
+    bound = bind(manifest, Path(checkpoint), shard, wanted)
+    weights: dict[str, object] = {name: bound[name] for name in bound}
+    return weights | make_constants(manifest, Path(checkpoint), shard, wanted)
+
+
+class Steps:
+    """The steps of a plan on the devices of this process: all of the plan's, or in a `world` its own one.
+
+    `weights`, `kernels`, `strict` and `checks` (debug 2) as for `Engine`.
+    """
+
+    def __init__(
+        self,
+        plan: LoadedPlan,
+        checkpoint: Path | str,
+        *,
+        weights: Mapping[str, object] | None = None,
+        kernels: object | None = None,
+        checks: bool = False,
+        strict: bool = False,
+        collectives: Collectives | None = None,
+        world: World | None = None,
+    ) -> None:
+        manifest, family = plan.manifest, plan.manifest.target.family
+        self.manifest = manifest
+        self.layout = Layout.of(manifest)
+        names = dict(enumerate(self.layout.devices))
+        if world is not None:
+            names = {world.place: f"{family}:{world.local}"}
+        self.devices = {
+            place: device_for(manifest, name=name, strict=strict, checks=checks) for place, name in names.items()
+        }
+        places = {place: device.place for place, device in self.devices.items()}
+        if weights is None:
+            wanted = {name for used in used_by(manifest, self.layout, places).values() for name in used}
+            weights = load_weights(manifest, checkpoint, collectives.rank if collectives is not None else 0, wanted)
+        self.weights = placed(weights, manifest, self.layout, places)
+        self.pools = Pools(manifest, {self.layout.devices[place]: device for place, device in places.items()})
+        eager, captured = kernel_variants(manifest, strict=strict)
+        chosen = kernels if kernels is not None else kernels_for(family, eager, collectives)
+        (first, *_) = places.values()
+        transport: Transport = LocalTransport(places)
+        if world is not None and len(self.layout.devices) > 1:
+            transport = ProcessTransport(world, self.layout, first)
+        self.executor = Executor(
+            plan, chosen, self.weights, self.pools, checks=checks, transport=transport, local=places
+        )
+        self.captured: CapturedSteps | None = None
+        sizes = {size for size in manifest.runtime.decode_buckets if 1 <= size <= self.pools.spare}
+        self.buckets = tuple(sorted(sizes or {1}))
+        if self.devices[min(places)].captures and manifest.runtime.capture != "off":
+            static = kernels if kernels is not None else kernels_for(family, captured, collectives)
+            # Native kernels follow real lengths on the device, so one graph serves every context.
+            contexts = (manifest.runtime.max_context,) if captured == NATIVE_VARIANT.get(family) else None
+            self.captured = CapturedSteps(self.executor, self.devices, static, self.buckets, contexts)
+
+    @property
+    def in_flight(self) -> int:
+        """How many steps of one prompt may be under way: enough to keep every stage at work."""
+        return len(self.layout.stages) + 1
+
+    def bucket(self, rows: int) -> int:
+        """The smallest bucket that holds so many rows."""
+        return next(size for size in self.buckets if size >= rows)
+
+    def is_captured(self, width: int, trace: Trace | None) -> bool:
+        """Whether a step of so many tokens a row is captured: a bucket of rows, padded."""
+        return self.captured is not None and width == 1 and trace is None
+
+    def prepare(self, context: int) -> None:
+        """Capture what steps up to a context need, on padding rows alone: what fails here breaks no session."""
+        if self.captured is not None:
+            with torch.no_grad():
+                self.captured.prepare(context)
+
+    def begin(self, ids: Sequence[Sequence[int]], rows: Rows, trace: Trace | None) -> Ended:
+        """Ask for a step of token ids [B, T], padding rows included; checks nothing. It ends with logits [n, T, V]."""
+        with torch.no_grad():
+            if self.captured is not None and self.is_captured(rows.tokens, trace):
+                logits = self.captured.run([row[0] for row in ids], rows)
+            else:
+                logits = self._eager(ids, rows, trace)
+            return self.executor.transport.finish(logits, rows, self.manifest.model.vocab_size)
+
+    def _eager(self, ids: Sequence[Sequence[int]], rows: Rows, trace: Trace | None) -> Tensor | None:
+        slots = [*rows.slots, *[self.pools.spare] * rows.padding]
+        positions = [*rows.positions, *[0] * rows.padding]
+        steps = {
+            place: Step(
+                torch.tensor(slots, device=device.place), torch.tensor(positions, device=device.place), rows.context
+            )
+            for place, device in self.devices.items()
+        }
+        record = trace.begin() if trace is not None else None
+        first = self.devices[self.executor.stages[0].place].place
+        return self.executor.run_stages(torch.tensor(ids, device=first), steps, rows, record, tail=rows.tail)
