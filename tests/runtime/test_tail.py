@@ -18,6 +18,7 @@ from torch import Tensor
 from dsv41c.compiler.engram_hash import hash_constants
 from dsv41c.compiler.importing.hf_config import to_hf_config
 from dsv41c.compiler.plan import compile_spec, write_plan
+from dsv41c.runtime.device.cpu import CpuDevice
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.executor import Executor
 from dsv41c.runtime.plan import load_plan
@@ -32,12 +33,13 @@ from ..strategies import loaded, specs  # noqa: TID252 (tests are no installed p
 STATE_BOUND = 1e-5
 BOUNDED = 0.05, 1.5  # 0.19 to 0.59 off at 17 to 200 tokens, of logits that spread by 2
 ROOM = ("max_context: 80", "max_context: 400")
+FEWER = ("sinkhorn_iters: 20", "sinkhorn_iters: 2")  # of a loop that is a sixth of a step and looks at one row
 PROMPT = (ids() * 4)[:230]
 
 
 def windowed(size: int) -> tuple[tuple[str, str], ...]:
     """The tiny model with room for long prompts, and another window: its weights do not depend on that."""
-    return ROOM, ("window_size: 16", f"window_size: {size}")
+    return ROOM, FEWER, ("window_size: 16", f"window_size: {size}")
 
 
 def readable(session: Session) -> dict[str, Tensor]:
@@ -76,26 +78,26 @@ def greedy(session: Session, logits: Tensor, count: int) -> list[int]:
     return tokens
 
 
-def feed_both(tail: Session, full: Session, sizes: list[int], chunk: int | None, bound: float = LOGITS_BOUND) -> None:
+def feed_both(tail: Session, full: Session, sizes: list[int], chunk: int, steps: int) -> None:
     """Feed the prompt in pieces to both; the last logits of each piece, the state after it, then what follows."""
     tokens = iter(PROMPT)
     for size in sizes:
         piece = [next(tokens) for _ in range(size)]
         ours, theirs = tail.feed(piece, chunk=chunk), full.feed(piece, chunk=chunk)
-        assert apart(ours, theirs) <= bound
+        assert apart(ours, theirs) <= LOGITS_BOUND
         expect_equal_state(tail, full)
-    assert greedy(tail, ours, 20) == greedy(full, theirs, 20)
+    assert greedy(tail, ours, steps) == greedy(full, theirs, steps)
     expect_equal_state(tail, full)
 
 
-@pytest.mark.parametrize(("window", "chunk"), [(1, 16), (3, 64), (16, 1), (16, 7)])
+@pytest.mark.parametrize(("window", "chunk"), [(1, 16), (3, 64), (3, 1), (16, 7)])
 def test_the_same_as_every_row(window: int, chunk: int) -> None:
-    """Poisoned slots: a row that was left out and is read all the same shows as NaN."""
+    """Poisoned slots: a row that was left out and is read all the same shows as NaN, within a turn of the ring."""
     changes = windowed(window)
     tail, full = engine(ORACLE, *changes, debug=2), engine(ORACLE, *changes, debug=2, tail="every")
-    sizes = [50, 1, 4] if chunk == 1 else [70, 1, 30, 2, 67]
+    sizes = [20, 1, 4] if chunk == 1 else [70, 1, 30, 2, 67]
     with tail.open() as one, full.open() as two:
-        feed_both(one, two, sizes, chunk)
+        feed_both(one, two, sizes, chunk, window + 2)
 
 
 @pytest.mark.parametrize("cache", ["reference", "packed"])
@@ -106,7 +108,7 @@ def test_with_rounded_caches(cache: str) -> None:
     with tail.open() as one, full.open() as two:
         ours, theirs = one.feed(PROMPT), two.feed(PROMPT)
         assert apart(ours, theirs) <= LOGITS_BOUND
-        assert greedy(one, ours, 20) == greedy(two, theirs, 20)
+        assert greedy(one, ours, 8) == greedy(two, theirs, 8)
 
 
 def test_sessions_by_turns() -> None:
@@ -130,6 +132,8 @@ def test_steps_of_one_token_that_are_captured() -> None:
     """Captured steps compute every row; they go on from a tail, and a tail from them."""
     changes = (*windowed(3), ("decode_buckets: [1, 2, 4]", "decode_buckets: [1]"))
     tail, full = engine(ORACLE, *changes, debug=2, strict=True), engine(ORACLE, *changes, debug=2, tail="every")
+    assert tail.captured is not None
+    tail.captured.device = CpuDevice()  # calls through: what a graph may hold is not the question
     with tail.open() as one, full.open() as two:
         for part, chunk in ((PROMPT[:12], 5), (PROMPT[12:14], 1), (PROMPT[14:30], 7)):
             assert apart(one.feed(part, chunk=chunk), two.feed(part)) <= LOGITS_BOUND
@@ -160,7 +164,7 @@ def test_random_models(tmp_path_factory: pytest.TempPathFactory, spec: dict[str,
     tokens = [token % spec["model"]["vocab_size"] for token in PROMPT]
     with tail.open() as one, full.open() as two:
         for part in (tokens[:50], tokens[50:61], tokens[61:107]):
-            assert apart(one.feed(part, chunk=13), two.feed(part, chunk=13)) <= LOGITS_BOUND
+            assert apart(one.feed(part, chunk=23), two.feed(part, chunk=23)) <= LOGITS_BOUND
             expect_equal_state(one, two)
 
 
@@ -191,7 +195,7 @@ def test_runs_use_it_where_no_row_is_wanted(
 
 def counted(rows: Counter[str], **options: Any) -> Engine:
     """An engine whose regions add the rows that they compute to `rows`."""
-    compiled = plan(ORACLE, ROOM)
+    compiled = plan(ORACLE, ROOM, FEWER)
 
     def counting(region: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(kernels: object, weights: object, step: object, first: Tensor, *reads: Tensor) -> Any:
@@ -212,11 +216,11 @@ EVERY = ["embed", *(f"layers.{layer}" for layer in range(7))]  # up to the last 
 def test_rows_that_are_computed(chunk: int) -> None:
     rows: Counter[str] = Counter()
     with counted(rows).open() as session:
-        session.feed(PROMPT[:70], chunk=chunk)
-        assert rows == {**dict.fromkeys(EVERY, 70), "layers.7": 46, "layers.8": 31, "layers.9": 16, "head": 1}
+        session.feed(PROMPT[:49], chunk=chunk)
+        assert rows == {**dict.fromkeys(EVERY, 49), "layers.7": 46, "layers.8": 31, "layers.9": 16, "head": 1}
         rows.clear()
-        session.feed(PROMPT[:20], chunk=chunk)
-        assert rows == {**dict.fromkeys(EVERY, 20), "layers.7": 20, "layers.8": 20, "layers.9": 16, "head": 1}
+        session.feed(PROMPT[:17], chunk=chunk)
+        assert rows == {**dict.fromkeys(EVERY, 17), "layers.7": 17, "layers.8": 17, "layers.9": 16, "head": 1}
 
 
 def test_every_row_where_it_is_wanted() -> None:
@@ -246,9 +250,9 @@ def test_bounded_rows_that_are_computed() -> None:
     for chunk in (1, 7, 16, 64):
         rows: Counter[str] = Counter()
         with counted(rows, tail="bounded").open() as session:
-            session.feed(PROMPT[:70], chunk=chunk)
+            session.feed(PROMPT[:33], chunk=chunk)
         behind = dict.fromkeys(["layers.7", "layers.8", "layers.9"], 16)
-        assert rows == {**dict.fromkeys(EVERY, 70), **behind, "head": 1}
+        assert rows == {**dict.fromkeys(EVERY, 33), **behind, "head": 1}
 
 
 @pytest.mark.parametrize("chunk", [5, 64])
