@@ -77,12 +77,13 @@ def test_prefill_then_token_by_token(prompt):
     logits = [run.call(ids[:, :prompt], SLOT, START)[0]]
     prefix = f"p{prompt}" if f"p{prompt}.L2.topk" in want else "prefill64"
     expect_values(run, EXACT, prefix, 0, prompt)
-    for position in range(prompt, 64):
+    last = min(prompt + 24, 64) if prompt > 1 else 64  # a turn of the ring and a half; once up to the end
+    for position in range(prompt, last):
         logits.append(run.call(ids[:, position : position + 1], SLOT, torch.tensor([position]))[0])
         expect_values(run, EXACT, prefix, position, position + 1)
         mask = run.values["L6.candidates"][0].repeat_interleave(4, -1)[..., : position + 1]
         assert torch.equal(mask[0], want["prefill64.L6.candidates"][position, : position + 1])
-    assert (torch.cat(logits) - want[f"p{prompt}.logits"]).abs().max() < 5e-5  # measured at most 9.8e-6
+    assert (torch.cat(logits) - want[f"p{prompt}.logits"][:last]).abs().max() < 5e-5  # measured at most 9.8e-6
 
 
 @pytest.mark.parametrize("chunk", [2, 3, 5, 8, 9, 23])

@@ -89,11 +89,12 @@ def test_chunks(shared: Engine, chunk: int) -> None:
 
 @pytest.mark.parametrize("prompt", [1, 7, 15, 16, 17, 33, 40])
 def test_prefill_then_decode(shared: Engine, prompt: int) -> None:
-    tokens = ids()
+    """For a turn of the ring and a half; together they come to the end, as tokens one by one do in `test_chunks`."""
+    tokens = ids()[: prompt + 24]
     with shared.open() as session:
         rows = [session.feed(tokens[:prompt], all_logits=True)]
         rows += [shared.decode({session: token})[session][None] for token in tokens[prompt:]]
-    assert apart(torch.cat(rows), golden()[f"p{prompt}.logits"]) <= LOGITS_BOUND
+    assert apart(torch.cat(rows), golden()[f"p{prompt}.logits"][: len(tokens)]) <= LOGITS_BOUND
 
 
 def compositions() -> list[list[int]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
-from golden_tiny import LOGITS_BOUND, apart, engine, ids
+from golden_tiny import LOGITS_BOUND, ORACLE, apart, ids
+from golden_tiny import engine as engine_of
 from torch import Tensor
 
 from dsv41c.diagnostics import UserFault
@@ -18,6 +20,11 @@ from dsv41c.runtime.session import Session
 A = ids()[:20]
 B = ids()[30:49]
 C = ids()[8:26]
+
+
+def engine(**options: Any) -> Engine:
+    """Fewer iterations of a loop that knows no sessions."""
+    return engine_of(ORACLE, ("sinkhorn_iters: 20", "sinkhorn_iters: 2"), **options)
 
 
 @pytest.fixture(scope="module")
