@@ -17,6 +17,18 @@ from dsv41c.runtime.plan import Plan
 # A decode step of one bucket with few operations: what is under test is the watching.
 CHANGES = (("sinkhorn_iters: 20", "sinkhorn_iters: 2"), ("decode_buckets: [1, 2, 4]", "decode_buckets: [1]"))
 
+# Its first four layers: they have ops of every kind that a fault is planted in.
+FOUR = (
+    ("n_layers: 10", "n_layers: 4"),
+    ("{0-1: 0, 2-5: 2, 6-9: 1}", "{0-1: 0, 2-3: 2}"),
+    ("kv_source_layers: [2, 4, 6]", "kv_source_layers: [2]"),
+    ("index_source_layers: [2, 4, 6, 8]", "index_source_layers: [2]"),
+    ("candidate_source_layer: 6", "candidate_source_layer: -1"),
+    ("engram_layers: [1, 4]", "engram_layers: [1]"),
+    ("num_embeddings: [462, 630]", "num_embeddings: [462]"),
+    ("layer_ends: [10]", "layer_ends: [4]"),
+)
+
 # The same with fused calls.
 FUSED = (
     "bf16-act_fp8-kv_reference",
@@ -123,7 +135,7 @@ FAULTS = {
         "DSV874", "index_keys", lambda _, args, result: result[:, :1].zero_(), families=("hpu",)
     ),
     "sliding view": Fault(
-        "DSV875", "window_store", lambda calls, _, result: result[:, calls % 7 :], families=("hpu",), otherwise="DSV876"
+        "DSV875", "window_store", lambda calls, _, result: result[:, calls % 5 :], families=("hpu",), otherwise="DSV876"
     ),
     "more work": Fault("DSV876", "embed", lambda calls, args, result: [result[1] * 2 for _ in range(calls)]),
     "less work": Fault("DSV876", "head", lambda calls, args, result: [result * 2 for _ in range(9 - calls)]),
@@ -141,7 +153,7 @@ def run(name: str, family: str, *, fused: bool = False) -> None:
     if fused:
         engine = Engine(plan(*FUSED), TINY, kernels=kernels, strict=True)
     else:
-        compiled = for_family(plan(ORACLE, *CHANGES), family)
+        compiled = for_family(plan(ORACLE, *CHANGES, *FOUR), family)
         engine = Engine(compiled, TINY, weights=weights(), kernels=kernels, strict=True)
     try:
         with engine.open() as session:
