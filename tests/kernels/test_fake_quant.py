@@ -1,6 +1,7 @@
 """The three rounding rules, bit for bit: worked values, and a scalar version written with Python numbers."""
 
 import math
+from bisect import bisect_left
 from fractions import Fraction
 from itertools import pairwise
 
@@ -21,8 +22,9 @@ def f32(number):
 
 def nearest(magnitude, grid):
     """The grid value nearest to a magnitude within the grid, ties to the even place: grids are codes in order."""
-    exact = Fraction(magnitude)
-    place = min(range(len(grid)), key=lambda i: (abs(Fraction(grid[i]) - exact), i % 2))
+    exact, above = Fraction(magnitude), bisect_left(grid, magnitude)
+    around = range(max(above - 1, 0), min(above + 1, len(grid)))
+    place = min(around, key=lambda i: (abs(Fraction(grid[i]) - exact), i % 2))
     return grid[place]
 
 
