@@ -145,14 +145,19 @@ def group_count(size: str, context: int) -> int:
 
 
 def sized(manifest: Manifest, *, context: int | None = None, sessions: int | None = None) -> Manifest:
-    """The manifest of the same spec with another `max_context` or `max_sessions`, chunks cut to it: all its sizes.
+    """The manifest of the same spec with another `max_context` or fewer `max_sessions`: all its sizes.
 
-    Hashes and files stay those of the manifest that is there.
+    Chunks and decode buckets are cut to it. Hashes and files stay those of the manifest that is there.
     """
     runtime = manifest.runtime
     length, number = context or runtime.max_context, sessions or runtime.max_sessions
     groups = ratios(manifest)
-    update = {"max_context": length, "max_sessions": number, "prefill_chunk": min(runtime.prefill_chunk, length)}
+    update = {
+        "max_context": length,
+        "max_sessions": number,
+        "prefill_chunk": min(runtime.prefill_chunk, length),
+        "decode_buckets": sorted({min(bucket, number) for bucket in runtime.decode_buckets}),
+    }
     resized = manifest.model_copy(
         update={
             "runtime": runtime.model_copy(update=update),

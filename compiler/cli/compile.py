@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from dsv41c.compiler.cli import summary
 from dsv41c.compiler.cli.console import Console
-from dsv41c.compiler.cli.faults import FAILED, Refused, show
+from dsv41c.compiler.cli.faults import FAILED
 from dsv41c.compiler.cli.files import expect_parent
 from dsv41c.compiler.cli.parsing import UsageError
+from dsv41c.compiler.cli.specs import compiled
 from dsv41c.diagnostics import UserFault
 from dsv41c.report.escape import escape
 from dsv41c.words import counted
@@ -33,7 +34,7 @@ def work(arguments: Namespace, console: Console) -> int:
         raise UsageError("a plan is a folder and cannot go to standard output; give `-o DIR`")
     if not arguments.check and not arguments.dry_run:
         expect_parent(arguments.output)
-    plan = _compile(arguments, console)
+    plan = compiled(arguments, console)
     folder = None if arguments.output is None else Path(arguments.output)
     if arguments.check and folder is not None:
         return _check(plan, folder, arguments, console)
@@ -41,21 +42,6 @@ def work(arguments: Namespace, console: Console) -> int:
         return _dry_run(plan, folder, arguments, console)
     assert folder is not None
     return _write(plan, folder, arguments, console)
-
-
-def _compile(arguments: Namespace, console: Console) -> Plan:
-    from dsv41c import compiler
-    from dsv41c.compiler.plan import compile_spec
-
-    with console.step("load"):
-        loaded = compiler.load(arguments.spec, target=arguments.target, sets=arguments.sets)
-    try:
-        with console.step("check, build, lower and render"):
-            plan = compile_spec(loaded, verify=console.settings.verify)
-    except UserFault as fault:
-        raise Refused(fault.diagnostics, loaded.sources) from None
-    show(console, plan.warnings, loaded.sources)
-    return plan
 
 
 def _write(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> int:

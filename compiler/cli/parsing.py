@@ -7,10 +7,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import NoReturn
 
 from dsv41c import __version__
+from dsv41c.compiler.cli.values import (
+    assignment,
+    cell,
+    count,
+    fraction,
+    kinds,
+    memory,
+    nearest,
+    path,
+    positive,
+    prefill,
+    words,
+)
 from dsv41c.compiler.cli.verbs import VERBS, Verb
 
 TAILS = ("exact", "every", "bounded")
@@ -43,21 +55,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments = [*arguments[1:2], "--help"]
     named = next((word for word in arguments if not word.startswith("-")), None)
     if named is not None and named not in VERBS:
-        raise UsageError(_nearest(f"`{named}` is not a verb", named, list(VERBS)), "usage: dsv41c VERB ...\n")
+        raise UsageError(nearest(f"`{named}` is not a verb", named, list(VERBS)), "usage: dsv41c VERB ...\n")
     parser, verbs = _parsers()
     known, unknown = parser.parse_known_args(arguments)
     if unknown:
         verb = verbs[known.verb]
         options = [option for action in verb._actions for option in action.option_strings]
         raise UsageError(
-            _nearest(f"`{unknown[0]}` is not an argument of `{known.verb}`", unknown[0], options), verb.format_usage()
+            nearest(f"`{unknown[0]}` is not an argument of `{known.verb}`", unknown[0], options), verb.format_usage()
         )
     return known
-
-
-def _nearest(message: str, word: str, known: Sequence[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"{message}; did you mean `{near[0]}`?" if near else message
 
 
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
@@ -106,7 +113,7 @@ def _overrides(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="sets",
-        type=_assignment,
+        type=assignment,
         help="override one value of the spec; may come again",
     )
 
@@ -119,7 +126,7 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", metavar="SPEC", nargs="+", help="files, `-`, or names of shipped specs")
     _overrides(parser)
     parser.add_argument(
-        "--checkpoint", metavar="DIR", type=_path, help="also match the weights, from the files' headers alone"
+        "--checkpoint", metavar="DIR", type=path, help="also match the weights, from the files' headers alone"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--format", choices=DIAGNOSTIC_FORMATS, default="text", help="form of the report (default: text)")
@@ -129,7 +136,7 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 def _compile(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
     parser.add_argument(
-        "-o", "--output", metavar="DIR", type=_path, help="folder of the plan; an older plan there is replaced"
+        "-o", "--output", metavar="DIR", type=path, help="folder of the plan; an older plan there is replaced"
     )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if DIR does not hold this very plan"
@@ -154,27 +161,27 @@ def _graph(parser: argparse.ArgumentParser) -> None:
         choices=("layer", "op"),
         help="a node a layer, or every op and value (default: layer for dot and mermaid, op for text and json)",
     )
-    parser.add_argument("--hide", metavar="KINDS", type=_kinds, default=(), help="leave out states of these kinds")
+    parser.add_argument("--hide", metavar="KINDS", type=kinds, default=(), help="leave out states of these kinds")
     parser.add_argument(
-        "-o", "--output", metavar="F", type=_path, default="-", help="file to write (default: standard output)"
+        "-o", "--output", metavar="F", type=path, default="-", help="file to write (default: standard output)"
     )
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", type=_path, help="a plan folder made by `compile`")
-    parser.add_argument("--checkpoint", metavar="DIR", type=_path, required=True, help="folder of the checkpoint")
+    parser.add_argument("plan", metavar="PLAN", type=path, help="a plan folder made by `compile`")
+    parser.add_argument("--checkpoint", metavar="DIR", type=path, required=True, help="folder of the checkpoint")
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="text to go on from; `-` reads it from standard input")
     prompt.add_argument("--chat", metavar="TEXT", help="a user's message, in the official chat format")
     prompt.add_argument("--ids", metavar="1,2,3", help="token ids as they are")
     prompt.add_argument("--ids-file", metavar="F", help="a file of token ids, or `-`")
     parser.add_argument(
-        "-n", metavar="N", type=_count, default=32, dest="count", help="tokens to generate (default: 32)"
+        "-n", metavar="N", type=count, default=32, dest="count", help="tokens to generate (default: 32)"
     )
-    parser.add_argument("--temperature", metavar="T", type=_fraction(1000.0), default=0.0, help="0 (default) is greedy")
-    parser.add_argument("--top-p", metavar="P", type=_fraction(1.0), help="sample from the likeliest P (default: 1)")
-    parser.add_argument("--seed", metavar="S", type=_count, help="seed of sampling (default: a new one, which is told)")
-    parser.add_argument("--chunk", metavar="N", type=_positive, help="feed the prompt in pieces of N tokens")
+    parser.add_argument("--temperature", metavar="T", type=fraction(1000.0), default=0.0, help="0 (default) is greedy")
+    parser.add_argument("--top-p", metavar="P", type=fraction(1.0), help="sample from the likeliest P (default: 1)")
+    parser.add_argument("--seed", metavar="S", type=count, help="seed of sampling (default: a new one, which is told)")
+    parser.add_argument("--chunk", metavar="N", type=positive, help="feed the prompt in pieces of N tokens")
     parser.add_argument(
         "--tail",
         choices=TAILS,
@@ -182,8 +189,8 @@ def _run(parser: argparse.ArgumentParser) -> None:
         help="rows of the prompt to compute: `exact` (default), those that the next token and the state after it need; "
         "`every` row; `bounded`, no more than a window's in the last layers, which is an approximation",
     )
-    parser.add_argument("--logits-out", metavar="F", type=_path, help="write `logits` of every position as safetensors")
-    parser.add_argument("--states-out", metavar="F", type=_path, help="write every layer's states as safetensors")
+    parser.add_argument("--logits-out", metavar="F", type=path, help="write `logits` of every position as safetensors")
+    parser.add_argument("--states-out", metavar="F", type=path, help="write every layer's states as safetensors")
     parser.add_argument("--compare", choices=("reference",), help="compare every value with the reference kernels'")
     parser.add_argument("--until", metavar="VALUE", help="with --compare: stop after this value")
     parser.add_argument("--allow-edited", action="store_true", help="run a changed plan, with a warning")
@@ -191,22 +198,22 @@ def _run(parser: argparse.ArgumentParser) -> None:
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", type=_path, help="a plan folder made by `compile`")
+    parser.add_argument("plan", metavar="PLAN", type=path, help="a plan folder made by `compile`")
     parser.add_argument(
-        "--weights", metavar="W", type=_path, default="random", help="`random` (default), or a checkpoint's folder"
+        "--weights", metavar="W", type=path, default="random", help="`random` (default), or a checkpoint's folder"
     )
     parser.add_argument(
-        "--stored-experts", metavar="N", type=_positive, help="random weights of N experts a layer, behind a whole gate"
+        "--stored-experts", metavar="N", type=positive, help="random weights of N experts a layer, behind a whole gate"
     )
-    parser.add_argument("--batch", metavar="B", type=_positive, help="sessions of a step (default: 1)")
-    parser.add_argument("--context", metavar="N", type=_positive, help="tokens of each session (default: 1024)")
+    parser.add_argument("--batch", metavar="B", type=positive, help="sessions of a step (default: 1)")
+    parser.add_argument("--context", metavar="N", type=positive, help="tokens of each session (default: 1024)")
     parser.add_argument(
         "--cell",
         metavar="batch=B,context=N",
         action="append",
         default=[],
         dest="cells",
-        type=_cell,
+        type=cell,
         help="the two together; may come again, all cells share the weights",
     )
     parser.add_argument(
@@ -214,16 +221,16 @@ def _bench(parser: argparse.ArgumentParser) -> None:
         metavar="N[:KIND]",
         action="append",
         default=[],
-        type=_prefill,
+        type=prefill,
         help="also read a prompt of N tokens, with the exact tail and with every row; or of KIND `tail`, `every` "
         "or `bounded` alone",
     )
-    parser.add_argument("--steps", metavar="K", type=_positive, default=50, help="steps of a turn (default: 50)")
-    parser.add_argument("--rounds", metavar="R", type=_positive, default=7, help="rounds of turns (default: 7)")
-    parser.add_argument("--arms", metavar="A,B", type=_words, help="of layer, all, eager, torch (default: all of them)")
-    parser.add_argument("--seed", metavar="S", type=_count, default=0, help="seed of weights and ids (default: 0)")
+    parser.add_argument("--steps", metavar="K", type=positive, default=50, help="steps of a turn (default: 50)")
+    parser.add_argument("--rounds", metavar="R", type=positive, default=7, help="rounds of turns (default: 7)")
+    parser.add_argument("--arms", metavar="A,B", type=words, help="of layer, all, eager, torch (default: all of them)")
+    parser.add_argument("--seed", metavar="S", type=count, default=0, help="seed of weights and ids (default: 0)")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of the first arm's step by time")
-    parser.add_argument("--budget", metavar="SECONDS", type=_positive, help="begin nothing new after so long")
+    parser.add_argument("--budget", metavar="SECONDS", type=positive, help="begin nothing new after so long")
     parser.add_argument("--label", metavar="TEXT", help="a text to keep with the result")
     parser.add_argument("--allow-edited", action="store_true", help="run a changed plan, with a warning")
     _json(parser)
@@ -246,7 +253,7 @@ def _import(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="SPEC",
-        type=_path,
+        type=path,
         default="-",
         help="file to write (default: standard output); one with other text is left alone",
     )
@@ -257,15 +264,31 @@ def _import(parser: argparse.ArgumentParser) -> None:
 def _synth(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
     parser.add_argument(
-        "-o", "--output", metavar="DIR", type=_path, required=True, help="folder of the checkpoint; new or empty"
+        "-o", "--output", metavar="DIR", type=path, required=True, help="folder of the checkpoint; new or empty"
     )
-    parser.add_argument("--seed", metavar="N", type=_count, default=0, help="seed of the weights (default: 0)")
-    parser.add_argument("--max-bytes", metavar="N", type=_positive, help="largest size to write (default: 8 GiB)")
+    parser.add_argument("--seed", metavar="N", type=count, default=0, help="seed of the weights (default: 0)")
+    parser.add_argument("--max-bytes", metavar="N", type=positive, help="largest size to write (default: 8 GiB)")
     _json(parser)
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN", type=_path, help="a plan folder made by `compile`")
+    parser.add_argument("plan", metavar="PLAN", type=path, help="a plan folder made by `compile`")
+    parser.add_argument(
+        "--boundaries", action="store_true", help="list what crosses each stage boundary: producer, readers, bytes"
+    )
+    _json(parser)
+
+
+def _estimate(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("--context", metavar="N", type=positive, help="tokens of a session (default: the spec's)")
+    parser.add_argument("--sessions", metavar="N", type=positive, help="sessions at once (default: the spec's)")
+    parser.add_argument(
+        "--fit", choices=("context", "sessions"), help="find the largest context, or number of sessions, that fits"
+    )
+    parser.add_argument("--device-memory", metavar="SIZE", type=memory, help="memory of each device, such as 96GB")
+    parser.add_argument("--host-memory", metavar="SIZE", type=memory, help="memory of the host, such as 587GiB")
+    parser.add_argument("--unified", action="store_true", help="devices and host share one memory; give one size")
     _json(parser)
 
 
@@ -280,81 +303,8 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "import": _import,
     "synth": _synth,
     "inspect": _inspect,
+    "estimate": _estimate,
 }
-
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
-def _assignment(text: str) -> str:
-    path, equals, _ = text.partition("=")
-    if not equals or not path.strip():
-        raise argparse.ArgumentTypeError(f"`{text}` is not PATH=VALUE")
-    return text
-
-
-def _path(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty")
-    return text
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of 0 or more")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 18 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of 1 or more")
-    return int(text)
-
-
-def _fraction(highest: float) -> Callable[[str], float]:
-    def parse_fraction(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not 0.0 <= number <= highest:
-            raise argparse.ArgumentTypeError(f"`{text}` is not a number from 0 to {highest:g}")
-        return number
-
-    return parse_fraction
-
-
-def _kinds(text: str) -> tuple[str, ...]:
-    # The catalogue is plain data, but only `--hide` needs it.
-    from dsv41c.kernels.catalog import STATE_KINDS
-
-    kinds = tuple(word.strip() for word in text.split(","))
-    for kind in kinds:
-        if kind not in STATE_KINDS:
-            message = _nearest(f"`{kind}` is not a kind of state", kind, list(STATE_KINDS))
-            raise argparse.ArgumentTypeError(message)
-    return kinds
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",")))
-
-
-def _cell(text: str) -> tuple[int | None, int | None]:
-    """Batch and context; None for what is not named."""
-    found: dict[str, int] = {}
-    for word in _words(text):
-        name, equals, number = word.partition("=")
-        if name not in ("batch", "context") or not equals or name in found:
-            raise argparse.ArgumentTypeError(f"`{text}` is not batch=B,context=N")
-        found[name] = _positive(number)
-    return found.get("batch"), found.get("context")
-
-
-def _prefill(text: str) -> tuple[int, tuple[str, ...]]:
-    tokens, colon, kind = text.partition(":")
-    if colon and kind not in ("tail", "every", "bounded"):
-        raise argparse.ArgumentTypeError(f"`{text}` is not N, N:tail, N:every or N:bounded")
-    return _positive(tokens), (kind,) if colon else ("tail", "every")
 
 
 def overview() -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import Refused, show
-from dsv41c.diagnostics import Diagnostic, has_errors, ordered
+from dsv41c.diagnostics import Diagnostic, UserFault, has_errors, ordered
 
 if TYPE_CHECKING:
+    from dsv41c.compiler.plan import Plan
     from dsv41c.compiler.spec import Loaded, Spec
 
 
@@ -35,3 +36,19 @@ def sound(loaded: Loaded, findings: tuple[Diagnostic, ...], console: Console) ->
         raise Refused(findings, loaded.sources)
     show(console, findings, loaded.sources)
     return loaded.spec
+
+
+def compiled(arguments: Namespace, console: Console) -> Plan:
+    """The plan of a verb's spec, in memory. Tells warnings; raises `Refused` where there are errors."""
+    from dsv41c import compiler
+    from dsv41c.compiler.plan import compile_spec
+
+    with console.step("load"):
+        loaded = compiler.load(arguments.spec, target=arguments.target, sets=arguments.sets)
+    try:
+        with console.step("check, build, lower and render"):
+            plan = compile_spec(loaded, verify=console.settings.verify)
+    except UserFault as fault:
+        raise Refused(fault.diagnostics, loaded.sources) from None
+    show(console, plan.warnings, loaded.sources)
+    return plan

@@ -31,6 +31,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             Verb("import", "importing", "turn a model's config.json into a spec", "import config.json -o model.yaml"),
             Verb("synth", "synth", "write a random checkpoint of a spec", "synth toy -o toy.checkpoint"),
             Verb("inspect", "inspect", "summarise a plan folder", "inspect toy.plan"),
+            Verb("estimate", "estimate", "say what memory a plan needs", "estimate toy --host-memory 16GB"),
         )
     }
 )

@@ -36,7 +36,7 @@ def process(*argv: str, cwd: Path, stdin: str = "", **environment: str) -> subpr
 def test_alone_it_says_what_there_is(run: Run):
     ran = run()
     assert ran.code == 0
-    assert len(ran.out.splitlines()) <= 14
+    assert len(ran.out.splitlines()) <= 4 + len(VERBS)
     assert all(verb in ran.out for verb in VERBS)
 
 
@@ -71,6 +71,15 @@ def test_version(run: Run):
         (("run", "plan", "--checkpoint", "c", "--ids", "1", "--temperature", "nan"), "nan"),
         (("run", "plan", "--checkpoint", "c", "--ids", "1", "--until", "logits"), "--compare reference"),
         (("explain", "DSV999"), "is not a code"),
+        (("estimate", "toy", "--host-memory", "96G"), "may be GB or GiB"),
+        (("estimate", "toy", "--host-memory", "much"), "not a size"),
+        (("estimate", "toy", "--host-memory", "0.5"), "not a size"),
+        (("estimate", "toy", "--host-memory", "0GB"), "1 byte"),
+        (("estimate", "toy", "--unified"), "give its size"),
+        (("estimate", "toy", "--unified", "--host-memory", "1GB", "--device-memory", "1GB"), "give its size"),
+        (("estimate", "toy", "--fit", "context"), "give `--device-memory`"),
+        (("estimate", "toy", "--fit", "context", "--context", "9", "--host-memory", "1GB"), "leave one of them out"),
+        (("estimate", "toy", "--context", "1025"), "`model.max_seq_len`"),
         (("graph", "toy", "--hide", "tok"), "did you mean"),
     ],
 )
@@ -94,6 +103,8 @@ def test_wrong_usage_is_2_and_on_stderr(run: Run, argv: tuple[str, ...], said: s
         (("graph", "toy", "--select", "layers.99"), "DSV151"),
         (("import", "nosuch.json"), "DSV117"),
         (("inspect", "nosuch"), "DSV117"),
+        (("inspect", "nosuch", "--boundaries"), "DSV117"),
+        (("estimate", "nosuch"), "DSV220"),
         (("run", "nosuch", "--checkpoint", "c", "--ids", "1"), "DSV117"),
         (("validate", "toy", "--checkpoint", "nosuch"), "DSV700"),
         (("synth", "deepseek-v4.1-flash", "-o", "big"), "DSV750"),

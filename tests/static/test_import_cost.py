@@ -33,7 +33,16 @@ def loaded(tmp_path: Path, *argv: str) -> tuple[int, set[str]]:
 
 @pytest.mark.parametrize(
     "argv",
-    [(), ("--help",), ("--version",), ("validate", "--help"), ("run", "--help"), ("bench", "--help"), ("nonsense",)],
+    [
+        (),
+        ("--help",),
+        ("--version",),
+        ("validate", "--help"),
+        ("run", "--help"),
+        ("bench", "--help"),
+        ("estimate", "--help"),
+        ("nonsense",),
+    ],
 )
 def test_help_imports_nothing(argv: tuple[str, ...], tmp_path: Path):
     _, names = loaded(tmp_path, *argv)
@@ -48,7 +57,7 @@ def test_what_only_tells_needs_no_libraries(argv: tuple[str, ...], tmp_path: Pat
 
 
 @pytest.mark.parametrize("spec", ["toy", "deepseek-v4.1-flash"])
-@pytest.mark.parametrize("verb", ["validate", "compile", "graph"])
+@pytest.mark.parametrize("verb", ["validate", "compile", "graph", "estimate"])
 def test_compiling_imports_no_torch(verb: str, spec: str, tmp_path: Path):
     more = ("-o", str(tmp_path / "plan")) if verb == "compile" else ()
     code, names = loaded(tmp_path, verb, spec, *more)

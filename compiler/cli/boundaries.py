@@ -1,0 +1,95 @@
+"""What crosses each stage boundary of a plan, from its manifest: who makes each value, who reads it, and its bytes.
+
+Keys of the JSON are part of `dsv41c.inspect/1.0`: a list `boundaries`, each with `from_stage` and `to_stage`, their
+devices `from` and `to`, `layer` (the first behind the boundary), `bytes_per_token` in all, and `values`, each with
+`value`, `arrives_as`, `kind`, `how` (`chunk`: it travels with the tokens; `mirror`: appended rows of session state),
+`producer` (an op, null for the token ids), `layers` that read it behind the boundary, `ops` outside of layers that do,
+`passed_on` (to these stages) and `bytes_per_token`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from dsv41c.kernels.catalog import CARRIERS
+from dsv41c.words import counted, layers, ranges, size
+
+if TYPE_CHECKING:
+    from dsv41c.runtime.manifest import Manifest, StageEntry, TransferEntry
+
+
+def boundaries(manifest: Manifest) -> list[dict[str, Any]]:
+    """Every boundary in order, as plain data; none where there is one stage."""
+    return [_boundary(manifest, before, stage) for before, stage in pairwise(manifest.stages)]
+
+
+def _boundary(manifest: Manifest, before: StageEntry, stage: StageEntry) -> dict[str, Any]:
+    moves = [move for move in manifest.transfers if move.to_stage == stage.index]
+    return {
+        "from_stage": before.index,
+        "to_stage": stage.index,
+        "from": before.device,
+        "to": stage.device,
+        "layer": stage.first_layer,
+        "bytes_per_token": sum(move.bytes_per_token for move in moves),
+        "values": [_value(manifest, move) for move in moves],
+    }
+
+
+def _value(manifest: Manifest, move: TransferEntry) -> dict[str, Any]:
+    readers = [op for op in manifest.ops if op.id in set(move.readers)]
+    own = [op for op in readers if op.kind not in CARRIERS]
+    return {
+        "value": move.value,
+        "arrives_as": move.arrives_as,
+        "kind": move.kind,
+        "how": move.how,
+        "producer": _producer(manifest, move.value),
+        "layers": sorted({op.layer for op in own if op.layer is not None}),
+        "ops": [op.id for op in own if op.layer is None],
+        "passed_on": sorted({op.stage for op in readers if op.kind in CARRIERS}),
+        "bytes_per_token": move.bytes_per_token,
+    }
+
+
+def _producer(manifest: Manifest, value: str) -> str | None:
+    """The op that made a value in the first place, whatever carried it since; None where it came from outside."""
+    ops = {op.id: op for op in manifest.ops}
+    producers = {entry.id: entry.producer for entry in manifest.values}
+    producer = producers[value]
+    while producer is not None and ops[producer].kind in CARRIERS:
+        producer = producers[ops[producer].reads["value"]]
+    return producer
+
+
+def lines(manifest: Manifest) -> Iterator[str]:
+    """The same for a person."""
+    found = boundaries(manifest)
+    if not found:
+        (stage,) = manifest.stages
+        yield f"one stage, {layers(range(stage.first_layer, stage.end_layer))} on {stage.device}: nothing crosses"
+    for boundary in found:
+        yield title(boundary)
+        rows = [_cells(value) for value in boundary["values"]]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)] if rows else []
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            yield f"  {'  '.join((*cells, row[-1]))}"
+
+
+def title(boundary: dict[str, Any]) -> str:
+    """A boundary in a line."""
+    count, total = counted(len(boundary["values"]), "value"), size(round(boundary["bytes_per_token"]))
+    stages, places = f"{boundary['from_stage']} -> {boundary['to_stage']}", f"{boundary['from']} to {boundary['to']}"
+    return f"{stages}, before layer {boundary['layer']}, {places}: {count}, {total} a token"
+
+
+def _cells(value: dict[str, Any]) -> tuple[str, ...]:
+    read = [layers(value["layers"])] if value["layers"] else []
+    read += value["ops"]
+    readers = [f"read by {', '.join(read)}"] if read else []
+    readers += [f"passed on to stage {ranges(value['passed_on'])}"] if value["passed_on"] else []
+    producer = f"by {value['producer']}" if value["producer"] is not None else "fed"
+    return value["value"], value["how"], f"{value['bytes_per_token']:,.10g} B", producer, ", ".join(readers)
