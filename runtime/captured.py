@@ -155,6 +155,7 @@ class CapturedSteps:
             self.executor.arrive(stage, values, rows)
             for part in self._parts[stage.index]:
                 self._fetch(part, values, self.devices[stage.place])
+                self._look(part, stage, bucket, context, rows)
                 self.devices[stage.place].replay(GraphKey(bucket, context, part.start, part.stop - 1))
                 if self.executor.checks:
                     self._check(part, values)
@@ -162,6 +163,22 @@ class CapturedSteps:
 
         self.executor.transport.run(self.executor.stages, rows, work)
         return values.get("logits")
+
+    def _look(self, part: range, stage: Stage, bucket: int, context: int, rows: Rows | None) -> None:
+        """Hold what a range is about to read to the ledger, where one is kept."""
+        ledger = self.executor.pools.ledger
+        if ledger is not None and rows is not None:
+            given = self._inputs[stage.place][bucket]
+            ops = [op for index in part for op in self.executor.ops[self.executor.regions[index].id]]
+            ledger.before_replay(ops, Step(given.slots, given.positions, context), rows)
+
+    def _replay(self, stage: Stage, bucket: int, context: int, values: dict[str, Tensor]) -> None:
+        device = self.devices[stage.place]
+        for part in self._parts[stage.index]:
+            self._fetch(part, values, device)
+            device.replay(GraphKey(bucket, context, part.start, part.stop - 1))
+            if self.executor.checks:
+                self._check(part, values)
 
     def _check(self, part: range, values: Mapping[str, Tensor]) -> None:
         for index in part:

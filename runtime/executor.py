@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from dsv41c.kernels.step import Step
 from dsv41c.runtime.calls import calls_of
+from dsv41c.runtime.guard import Guard
 from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, weight_identifier
 from dsv41c.runtime.plan import span_of
 from dsv41c.runtime.recording import Recording, RecordingKernels, ops_by_region
+from dsv41c.runtime.stages.busy import Busy
 from dsv41c.runtime.stages.crossing import Crossing, Rows
 from dsv41c.runtime.stages.layout import Layout, Stage
 from dsv41c.runtime.stages.transport import LocalTransport, Transport
@@ -67,7 +70,7 @@ def region_weights(ops: list[OpEntry], weights: Mapping[str, object]) -> RegionW
 class Calls:
     """How regions are called: with which kernels and weights, and who hears of what they do.
 
-    `before` hears of each op, `sink` gets what each op wrote. `state_checks` looks where each region left session
+    `before` hears of each op, `sink` gets what each op wrote, `guard` keeps the ledger. `state_checks` looks where each region left session
     state, `number_checks` for NaN in what it wrote, which brings numbers to the host. `tail`: the rows that regions
     compute, None for all.
     """
@@ -76,6 +79,7 @@ class Calls:
     weights: Mapping[str, RegionWeights]
     sink: Callable[[dict[str, Any]], None] | None = None
     before: Callable[[OpEntry], None] | None = None
+    guard: Guard | None = None
     state_checks: bool = False
     number_checks: bool = False
     tail: Tail | None = None
@@ -125,6 +129,7 @@ class Executor:
         self.transport: Transport = transport or LocalTransport({})
         self.last_use = {value: index for index, region in enumerate(self.regions) for value in region.reads}
         self._sent_on = self._last_sent()
+        self.busy: Busy | None = None
 
     def _last_sent(self) -> dict[int, list[str]]:
         """By stage, the step values that nobody wants any more once it has sent them on."""
@@ -162,14 +167,17 @@ class Executor:
         """
         values: dict[str, Tensor] = {"ids": ids, **self.pools.environment()}
         sink = None if record is None else lambda written: record.keep(written, self.pools.storage_of)
-        calls = Calls(self.kernels, self.weights, sink, None, self.checks, self.checks, tail)
+        ledger = self.pools.ledger
+        guard = Guard(ledger, rows) if ledger is not None and rows is not None else None
+        calls = Calls(self.kernels, self.weights, sink, None, guard, self.checks, self.checks, tail)
 
         def work(stage: Stage) -> None:
             self.arrive(stage, values, rows)
             if record is not None and stage.boundary is not None:
                 arrived = [move.arrives_as for move in stage.boundary.chunk if move.arrives_as in values]
                 record.keep({value: values[value] for value in arrived}, self.pools.storage_of)
-            self.run_regions(stage.regions, values, steps[stage.place], calls)
+            with self.at_work(stage):
+                self.run_regions(stage.regions, values, steps[stage.place], calls)
             self.leave(stage, values, rows)
 
         self.transport.run(self.stages, rows, work)
@@ -177,6 +185,10 @@ class Executor:
             return None
         nothing = (ids.shape[0], 0, self.manifest.model.vocab_size)
         return values["logits"] if "logits" in values else torch.zeros(nothing, device=ids.device)
+
+    def at_work(self, stage: Stage) -> AbstractContextManager[None]:
+        """Around the work of a stage: what `busy` measures, where it is set."""
+        return nullcontext() if self.busy is None else self.busy.at(stage)
 
     def arrive(self, stage: Stage, values: dict[str, Tensor], rows: Rows | None) -> None:
         """Take over what the stage before has sent; nothing for the first one."""
@@ -208,9 +220,9 @@ class Executor:
 
     def _call(self, region: RegionEntry, values: dict[str, Tensor], step: Step, calls: Calls) -> None:
         kernels = calls.kernels
-        if calls.sink is not None or calls.before is not None:
+        if calls.sink is not None or calls.before is not None or calls.guard is not None:
             sink = calls.sink if calls.sink is not None else _nowhere
-            kernels = RecordingKernels(kernels, region.id, self.calls[region.id], sink, calls.before)
+            kernels = RecordingKernels(kernels, region.id, self.calls[region.id], sink, calls.before, calls.guard)
         reads = [values[value] for value in region.reads]
         try:
             result = self.functions[region.id](kernels, calls.weights[region.id], step, *reads)

@@ -16,6 +16,7 @@ from dsv41c.runtime.captured import CapturedSteps
 from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.device.families import device_for, kernel_variants
 from dsv41c.runtime.executor import Executor, LoadedPlan
+from dsv41c.runtime.ledger import Ledger
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.stages.crossing import Rows
@@ -61,11 +62,9 @@ class Steps:
         manifest, family = plan.manifest, plan.manifest.target.family
         self.manifest = manifest
         self.layout = Layout.of(manifest)
-        names = dict(enumerate(self.layout.devices))
-        if world is not None:
-            names = {world.place: f"{family}:{world.local}"}
         self.devices = {
-            place: device_for(manifest, name=name, strict=strict, checks=checks) for place, name in names.items()
+            place: device_for(manifest, name=name, strict=strict, checks=checks)
+            for place, name in _here(manifest, world).items()
         }
         places = {place: device.place for place, device in self.devices.items()}
         if weights is None:
@@ -73,6 +72,8 @@ class Steps:
             weights = load_weights(manifest, checkpoint, collectives.rank if collectives is not None else 0, wanted)
         self.weights = placed(weights, manifest, self.layout, places)
         self.pools = Pools(manifest, {self.layout.devices[place]: device for place, device in places.items()})
+        if checks:
+            self.pools.ledger = Ledger(manifest, self.pools)
         eager, captured = kernel_variants(manifest, strict=strict)
         chosen = kernels if kernels is not None else kernels_for(family, eager, collectives)
         (first, *_) = places.values()
@@ -90,6 +91,11 @@ class Steps:
             # Native kernels follow real lengths on the device, so one graph serves every context.
             contexts = (manifest.runtime.max_context,) if captured == NATIVE_VARIANT.get(family) else None
             self.captured = CapturedSteps(self.executor, self.devices, static, self.buckets, contexts)
+
+    @staticmethod
+    def places_of(manifest: Manifest, world: World | None) -> dict[int, torch.device]:
+        """The devices of the places that a process runs."""
+        return {place: device_for(manifest, name=name).place for place, name in _here(manifest, world).items()}
 
     @property
     def in_flight(self) -> int:
@@ -131,3 +137,10 @@ class Steps:
         record = trace.begin() if trace is not None else None
         first = self.devices[self.executor.stages[0].place].place
         return self.executor.run_stages(torch.tensor(ids, device=first), steps, rows, record, tail=rows.tail)
+
+
+def _here(manifest: Manifest, world: World | None) -> dict[int, str]:
+    """The places that a process runs, each with the name of its device on this host."""
+    if world is None:
+        return dict(enumerate(Layout.of(manifest).devices))
+    return {world.place: f"{manifest.target.family}:{world.local}"}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dsv41c.runtime.bench.options import BenchOptions, Cell
     from dsv41c.runtime.bench.run import BenchResult
     from dsv41c.runtime.manifest import Manifest
+    from dsv41c.runtime.plan import Plan
+    from dsv41c.runtime.stages.world import World
 
 RANDOM = "random"
 
@@ -34,8 +36,14 @@ def work(arguments: Namespace, console: Console) -> int:
         from dsv41c.runtime.bench import report
         from dsv41c.runtime.bench.run import run_bench
         from dsv41c.runtime.plan import load_plan
+        from dsv41c.runtime.stages.world import joined, processes
     plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
     show(console, plan.warnings)
+    if processes() > 1:
+        with joined(plan.manifest) as world:
+            return _stages(arguments, console, plan, world)
+    if len(plan.manifest.target.devices) > 1:
+        return _stages(arguments, console, plan, None)
 
     def told(result: BenchResult, cell: CellResult) -> None:
         console.say("\n".join(report.cell_lines(report.cell_data(result, cell))))
@@ -44,6 +52,22 @@ def work(arguments: Namespace, console: Console) -> int:
     result = run_bench(plan, options, say=console.say, on_cell=told if arguments.json else None)
     found = report.data(result)
     console.result(json.dumps(found, indent=1) + "\n" if arguments.json else report.text(found))
+    return 0
+
+
+def _stages(arguments: Namespace, console: Console, plan: Plan, world: World | None) -> int:
+    """Measure a plan on several devices; the first process speaks for all."""
+    from dsv41c.runtime.bench import stages_report
+    from dsv41c.runtime.bench.stages import run_stages_bench
+
+    if arguments.arms is not None or arguments.profile:
+        raise UsageError("`--arms` and `--profile` are for plans on one device; one on several has arms of its own")
+    speaks = world is None or world.rank == 0
+    options = _options(arguments, plan.manifest)
+    result = run_stages_bench(plan, options, world=world, say=console.say if speaks else None)
+    if speaks:
+        found = stages_report.data(result)
+        console.result(json.dumps(found, indent=1) + "\n" if arguments.json else stages_report.text(found))
     return 0
 
 

@@ -13,13 +13,15 @@ from dsv41c.runtime.state import Pools
 _ROWS = 1 << 15  # rows packed at a time
 
 
-def fill_slot(pools: Pools, manifest: Manifest, slot: int, generator: torch.Generator) -> None:
+def fill_slot(pools: Pools, manifest: Manifest, slot: int, *generators: torch.Generator) -> None:
     """Write every row of a slot: normal numbers for caches and open groups, ids of tokens for the history.
 
-    Kernels look at rows by the positions of a step, so one filling serves every length up to the capacity.
+    `generators`: one of each device that has pools. Kernels look at rows by the positions of a step, so one filling
+    serves every length up to the capacity.
     """
+    drawing = {generator.device: generator for generator in generators}
     for storage, pool in pools.tensors.items():
-        rows = pool[slot]
+        rows, generator = pool[slot], drawing[pool.device]
         if rows.dtype == torch.uint8:
             _fill_packed(rows, pools.kinds[storage], _channels(manifest, storage), generator)
         elif rows.is_floating_point():

@@ -52,7 +52,9 @@ def used_by(manifest: Manifest, layout: Layout, places: Container[int]) -> dict[
 def placed(
     weights: Mapping[str, object], manifest: Manifest, layout: Layout, devices: Mapping[int, torch.device]
 ) -> PlacedWeights:
-    """Weights of the host on the devices of some places. Raises `UserFault` as `on_device` does."""
+    """Weights of the host on the devices of some places; placed ones stay. Raises `UserFault` as `on_device` does."""
+    if isinstance(weights, PlacedWeights):
+        return weights
     used = used_by(manifest, layout, devices)
     return PlacedWeights(
         {

@@ -1,0 +1,38 @@
+"""A benchmark of several stages on the CPU: stable keys, and what crosses is what the plan says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from splits import split
+
+from dsv41c.runtime.bench import stages_report
+from dsv41c.runtime.bench.options import BenchOptions, Cell, Prompt
+from dsv41c.runtime.bench.stages import run_stages_bench
+
+KEYS = "format label date machine plan processes weights cells prefill skipped"
+
+
+def test_keys_are_stable_and_numbers_hang_together() -> None:
+    options = BenchOptions((Cell(2, 40),), stored_experts=4, prompts=(Prompt(70, ("every",)),), steps=2, rounds=1)
+    said: list[str] = []
+    found = json.loads(json.dumps(stages_report.data(run_stages_bench(split([7, 10]), options, say=said.append))))
+    assert list(found) == KEYS.split() and found["format"] == "dsv41c.bench.stages/1.0" and found["processes"] == 1
+    (cell,) = found["cells"]
+    assert (cell["batch"], cell["context"], cell["in_flight"]) == (2, 40, 2)
+    for arm in cell["arms"].values():
+        busy, seconds = sum(arm["busy"].values()), arm["ms_per_step"]["median"] / 1e3
+        assert arm["bubble"]["median"] == pytest.approx(1 - busy / 2 / seconds, abs=1e-6)
+        assert arm["bubble"]["median"] >= 0.5  # one process on a CPU: one stage at a time
+    (boundary,) = cell["boundaries"]
+    assert boundary["bytes_per_token"] == boundary["said"]
+    assert found["prefill"][0]["arms"]["every"]["seconds"]["median"] > 0
+    assert said == ["measuring batch 2, context 40 ...", "measuring a prompt of 70 tokens ..."]
+    table = stages_report.text(found)
+    assert "2 in flight" in table and "the plan says" in table and "a prompt of 70 tokens" in table
+
+
+def test_a_budget_ends_it() -> None:
+    result = run_stages_bench(split([7, 10]), BenchOptions((Cell(1, 20),), stored_experts=2, steps=1, budget=0.0))
+    assert result.skipped == ["batch 1, context 20"] and not result.cells
