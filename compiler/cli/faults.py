@@ -16,11 +16,8 @@ FAILED = 1
 USAGE = 2
 # Faults of what was asked for or of where it was asked, not of the content: files that are not there or cannot be
 # written, names and options that mean nothing, a plan for devices that are not here.
-USAGE_CODES = frozenset(
-    f"DSV{number}"
-    for number in (117, *range(150, 153), 154, 220, 700, 750, 751, *range(820, 823), 858, 860, 865, 867)
-    + (*range(880, 885), 890, 892)
-)
+_USAGE = (117, 150, 151, 152, 154, 220, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, *range(880, 885), 890, 892)
+USAGE_CODES = frozenset(f"DSV{number}" for number in _USAGE)
 
 
 # Of these, only what the command line names is usage: a spec that extends what is not there is a fault of the spec.

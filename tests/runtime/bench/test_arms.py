@@ -30,7 +30,7 @@ def engine(sessions: int = 2) -> Engine:
 
 
 def captured(running: Engine, capture: str) -> CapturedArm:
-    return CapturedArm(PLAN, running, kernels_for("cpu", "static"), capture, CpuDevice())
+    return CapturedArm(PLAN, running, kernels_for("cpu", "static"), capture, {0: CpuDevice()})
 
 
 def inputs(running: Engine, steps: int = 3) -> StepInputs:

@@ -26,7 +26,7 @@ def test_keys_are_stable_and_numbers_hang_together() -> None:
         assert arm["bubble"]["median"] == pytest.approx(1 - busy / 2 / seconds, abs=1e-6)
         assert arm["bubble"]["median"] >= 0.5  # one process on a CPU: one stage at a time
     (boundary,) = cell["boundaries"]
-    assert boundary["bytes_per_token"] == boundary["said"]
+    assert 0.99 * boundary["said"] < boundary["bytes_per_token"] <= boundary["said"]  # a context has fewer candidates
     assert found["prefill"][0]["arms"]["every"]["seconds"]["median"] > 0
     assert said == ["measuring batch 2, context 40 ...", "measuring a prompt of 70 tokens ..."]
     table = stages_report.text(found)
