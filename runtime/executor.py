@@ -70,9 +70,9 @@ def region_weights(ops: list[OpEntry], weights: Mapping[str, object]) -> RegionW
 class Calls:
     """How regions are called: with which kernels and weights, and who hears of what they do.
 
-    `before` hears of each op, `sink` gets what each op wrote, `guard` keeps the ledger. `state_checks` looks where each region left session
-    state, `number_checks` for NaN in what it wrote, which brings numbers to the host. `tail`: the rows that regions
-    compute, None for all.
+    `before` hears of each op, `sink` gets what each op wrote, `guard` keeps the ledger. `state_checks` looks where each
+    region left session state, `number_checks` for NaN in what it wrote, which brings numbers to the host. `tail`: the
+    rows that regions compute, None for all.
     """
 
     kernels: object
@@ -83,6 +83,11 @@ class Calls:
     state_checks: bool = False
     number_checks: bool = False
     tail: Tail | None = None
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """Makes a tensor's GPU the current one, which is where kernels are launched."""
+    return torch.cuda.device(tensor.device) if tensor.device.type == "cuda" else nullcontext()
 
 
 def _nowhere(written: dict[str, Any]) -> None:
@@ -176,7 +181,7 @@ class Executor:
             if record is not None and stage.boundary is not None:
                 arrived = [move.arrives_as for move in stage.boundary.chunk if move.arrives_as in values]
                 record.keep({value: values[value] for value in arrived}, self.pools.storage_of)
-            with self.at_work(stage):
+            with self.at_work(stage), on_device_of(steps[stage.place].slots):
                 self.run_regions(stage.regions, values, steps[stage.place], calls)
             self.leave(stage, values, rows)
 

@@ -65,6 +65,7 @@ class ProcessTransport:
         self._step = 0
         self._error: Exception | None = None
         self._failure: str | None = None
+        self._side: torch.cuda.Stream | None = None
         self._sending: list[tuple[dist.Work, Tensor]] = []
 
     # --- a step -----------------------------------------------------------------------------------------------------
@@ -114,6 +115,7 @@ class ProcessTransport:
             for part in (header, own):
                 if part.numel():
                     works.append(dist.broadcast(part, self._last, async_op=True))
+        on_host = self._on_host(own, works[1:])
 
         def wait() -> Tensor:
             with _Peer(world, self._last):
@@ -124,9 +126,30 @@ class ProcessTransport:
             told = Header.of(header)
             if told.failure is not None:
                 raise UserFault([_elsewhere(told.failure)])
-            return own.to("cpu")
+            return on_host()
 
         return Ended(wait)
+
+    def _on_host(self, own: Tensor, works: Sequence[dist.Work]) -> Callable[[], Tensor]:
+        """Logits on the host, asked for now: on a stream of their own, since the next step's work comes behind."""
+        if own.device.type != "cuda" or not own.numel():
+            return lambda: own.to("cpu")
+        if self._side is None:
+            self._side = torch.cuda.Stream(own.device)  # type: ignore[no-untyped-call]
+        host = torch.empty(own.shape, dtype=own.dtype, pin_memory=True)
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._side):
+            for work in works:
+                work.wait()
+            host.copy_(own, non_blocking=True)
+            copied.record(self._side)
+        own.record_stream(self._side)
+
+        def wait() -> Tensor:
+            copied.synchronize()
+            return host
+
+        return wait
 
     # --- messages ---------------------------------------------------------------------------------------------------
 

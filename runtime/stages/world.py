@@ -75,6 +75,8 @@ def joined(manifest: Manifest) -> Iterator[World]:
         raise UserFault([_another_number(manifest, layout, size)])
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # the collectives are small; multicast needs rights that few have
     local = int(os.environ.get("LOCAL_RANK", "0"))
+    if manifest.target.family in ("cuda", "rocm"):
+        torch.cuda.set_device(local)
     dist.init_process_group(_BACKENDS[manifest.target.family], timeout=_PATIENCE)
     rank = dist.get_rank()
     names = tuple(_name(layout, number, shards) for number in range(size))
