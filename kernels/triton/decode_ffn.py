@@ -26,7 +26,6 @@ from dsv41c.kernels.triton.launch import (
 )
 from dsv41c.kernels.triton.matmul import vendor_product
 
-_SCORED = 2  # experts that a program scores, for several tokens
 _HEAD_PRODUCT = 4  # sessions from which on the library's matrix product reads the head faster
 
 
@@ -151,8 +150,10 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         torch.empty(batch, inter, dtype=torch.float16 if batch == 1 else given.normed.dtype, device=device),
     )
     block, limit = vector_block(batch), attrs["shared_expert_limit"]
-    tile, scored = tile8(dim, inter, tokens=block, warps=8), 1 if batch == 1 else _SCORED
-    experts.route_rows[-(-batch // block) * (-(-count // scored) + inter // tile.rows),](
+    tile = tile8(dim, inter, tokens=block)
+    if batch > 1:  # `rows8_pair` halves the warps
+        tile = tile._replace(warps=max(2, tile.warps), units=4 * max(2, tile.warps))
+    experts.route_rows[-(-batch // block) * (count + inter // tile.rows),](
         gate,
         bias,
         given.normed,
@@ -174,9 +175,8 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         BATCH=batch,
         A=active,
         D=dim,
-        K=min(512 if batch == 1 else 128 * tile.warps, power(dim)),
+        K=min(512 if batch == 1 else 64 * tile.warps, power(dim)),
         INTER=inter,
-        BE=scored,
         BM=tile.rows,
         T=block,
         U=tile.units,

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, put_streams
 from dsv41c.kernels.triton.common import await_previous, e8m0_value, prefetch, softplus, swiglu
+from dsv41c.kernels.triton.fragments import rows8_pair
 from dsv41c.kernels.triton.planes import (
     PLANE4_HIDDEN,
     dot4,
@@ -23,69 +24,66 @@ def route_rows(
     gate, bias, normed, counters, scores, weights, ids, order, gate_temp, route_scale,
     s1, s1_scale, s3, s3_scale, vectors, hidden8, limit,
     E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr,
-    BE: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr,
-    LIMITED: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr,
+    KIND: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The router, and what does not wait for it. Grid (ceil(B/T) * (ceil(E/BE) + INTER/BM),), for blocks of T tokens:
-    programs that score BE experts each, the last of which picks A for every token; then, or for T tokens first, since
-    they take longer, BM rows of w1 and w3 of the shared expert. BE is 1 for one token.
+    """The router, and what does not wait for it. Grid (ceil(B/T) * (E + INTER/BM),), for blocks of T tokens:
+    programs that score an expert each, the last of which picks A for every token; then, or for T tokens first, since
+    they take longer, BM rows of w1 and w3 of the shared expert.
 
     scores f32 [B, E] (scratch); weights f32 and ids int64 [B, A], best first, ties to the lower id; order int32 [B * A]
     (for B above 1): the pairs by expert. hidden8: vectors [B, INTER] for `rows8`; counters int32 [1], 0.
     """
     BLOCKS: tl.constexpr = (BATCH + T - 1) // T
-    PARTS: tl.constexpr = (E + BE - 1) // BE
     program = tl.program_id(0)
     part = program if T == 1 else program - BLOCKS * (INTER // BM)
-    if (part >= 0) & (part < BLOCKS * PARTS):
-        start = part // PARTS * T
-        expert = part % PARTS * BE
-        if expert + BE <= E:
-            prefetch(gate + expert * D, BE * D * (gate.dtype.element_ty.primitive_bitwidth // 8), PDL)
+    if (part >= 0) & (part < BLOCKS * E):
+        start = part // E * T
+        expert = part % E
+        prefetch(gate + expert * D, D * (gate.dtype.element_ty.primitive_bitwidth // 8), PDL)
         await_previous(PDL)
         if T == 1:
             logit = rows16(gate, normed, expert, E, D, D, 1, 1, K, UNROLL)
         else:
-            logit = _logits(gate, normed, expert, start, BATCH, D, E, BE, T, K)
-        own = tl.minimum(expert + tl.arange(0, BE), E - 1)[:, None]
-        place = tl.minimum(start + tl.arange(0, T), BATCH - 1)[None, :] * E + own
+            logit = _logits(gate + expert * D, normed, start, BATCH, D, T, K)
+        place = tl.minimum(start + tl.arange(0, T), BATCH - 1)[None, :] * E + expert
         tl.store(scores + place, tl.sqrt_rn(softplus(logit / gate_temp)))
-        if arrive_last(counters, BLOCKS * PARTS - 1):
+        if arrive_last(counters, BLOCKS * E - 1):
             for first in range(0, BATCH, T):
                 _pick(scores, bias, weights, ids, route_scale, first, BATCH, T, E, A)
             if BATCH > 1:
                 tl.debug_barrier()
                 _sort(ids, order, BATCH * A)
     else:
-        block = program - PARTS if T == 1 else program
+        block = program - E if T == 1 else program
         row = block % (INTER // BM) * BM
         start = block // (INTER // BM) * T
         prefetch(s1 + row * (D // 4), BM * D, PDL)
         prefetch(s3 + row * (D // 4), BM * D, PDL)
         await_previous(PDL)
         x8 = vectors + start * D
-        first = rows8(s1, s1_scale, x8, D, BATCH - start, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
-        up = rows8(s3, s3_scale, x8, D, BATCH - start, row, INTER, D, BM, T, U, UNROLL, ASM).to(KIND).to(tl.float32)
+        if T == 1:
+            first = rows8(s1, s1_scale, x8, D, 1, row, INTER, D, BM, T, U, UNROLL, ASM)
+            up = rows8(s3, s3_scale, x8, D, 1, row, INTER, D, BM, T, U, UNROLL, ASM)
+        else:
+            first, up = rows8_pair(s1, s1_scale, s3, s3_scale, x8, D, BATCH - start, row, D, BM, U // 4, UNROLL, ASM)
+        first, up = first.to(KIND).to(tl.float32), up.to(KIND).to(tl.float32)
         tokens = tl.minimum(start + tl.arange(0, T), BATCH - 1)[None, :]
         value = swiglu(first, up, limit, LIMITED).to(KIND).to(tl.float32)
         store_vector8(hidden8 + tokens * INTER, row + tl.arange(0, BM)[:, None], value, tokens >= 0, INTER)
 
 
 @triton.jit
-def _logits(
-    gate, normed, first, start, BATCH: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    T: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    """BE rows of the gate [E, D] times T tokens of normed [B, D]; fp32 [BE, T]. Past the ends the last ones repeat."""
-    row = tl.minimum(first + tl.arange(0, BE), E - 1)[:, None] * D
+def _logits(row, normed, start, BATCH: tl.constexpr, D: tl.constexpr, T: tl.constexpr, K: tl.constexpr):
+    """A row of the gate times T tokens of normed [B, D], past the end the last one; fp32 [1, T]."""
     tokens = tl.minimum(start + tl.arange(0, T), BATCH - 1)[:, None] * D
-    acc = tl.zeros([BE, T, K // 4], tl.float32)
+    acc = tl.zeros([T, K // 2], tl.float32)
     for k in range(0, D, K):
         column = k + tl.arange(0, K)[None, :]
-        w = tl.load(gate + row + column, mask=column < D, other=0.0).to(tl.float32)
+        w = tl.load(row + column, mask=column < D, other=0.0).to(tl.float32)
         x = tl.load(normed + tokens + column, mask=column < D, other=0.0).to(tl.float32)
-        acc += tl.sum(tl.reshape(w[:, None, :] * x[None, :, :], [BE, T, K // 4, 4]), 3)
-    return tl.sum(acc, 2)
+        acc += tl.sum(tl.reshape(w * x, [T, K // 2, 2]), 2)
+    return tl.sum(acc, 1)[None, :]
 
 
 @triton.jit
@@ -104,15 +102,22 @@ def _pick(
     own = scores + token * E
     score = tl.load(own + expert, mask=there, other=0.0, cache_modifier=".cg")
     bits = (score + tl.load(bias + expert, mask=there, other=0.0)).to(tl.int32, bitcast=True)
-    # One number for both: score as an integer of the same order, then the id, the lower the better.
-    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-    wanted = tl.where(there, ordered * EB + (EB - 1 - expert), -(1 << 62))
+    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # integers of the same order
     place = tl.arange(0, AB)[None, :]
     picked = tl.zeros([T, AB], tl.int64)
-    for i in tl.static_range(A):
-        best = tl.max(wanted, 1)[:, None]
-        picked = tl.where(place == i, EB - 1 - (best & (EB - 1)), picked)
-        wanted = tl.where(wanted == best, -(1 << 62), wanted)
+    if T == 1:
+        # One number for both: the score, then the id, the lower the better.
+        wanted = tl.where(there, ordered.to(tl.int64) * EB + (EB - 1 - expert), -(1 << 62))
+        for i in tl.static_range(A):
+            best = tl.max(wanted, 1)[:, None]
+            picked = tl.where(place == i, EB - 1 - (best & (EB - 1)), picked)
+            wanted = tl.where(wanted == best, -(1 << 62), wanted)
+    else:  # half the registers, which all programs of a launch have as many of
+        left = tl.where(there, ordered, -(1 << 31))
+        for i in tl.static_range(A):
+            best = tl.min(tl.where(left == tl.max(left, 1)[:, None], expert, EB), 1)[:, None]
+            picked = tl.where(place == i, best.to(tl.int64), picked)
+            left = tl.where(expert == best, -(1 << 31), left)
     chosen = tl.load(own + picked, mask=place < A, other=0.0, cache_modifier=".cg")
     share = chosen / (tl.sum(chosen, 1)[:, None] + 1e-20) * route_scale
     tl.store(weights + token * A + place, share, mask=place < A)

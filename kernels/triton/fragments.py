@@ -31,90 +31,128 @@ _UNLIFT: tl.constexpr = tl.constexpr(2.0**60)
 
 @triton.jit
 def rows8_several(
-    codes, scales, vectors, stride, count, first, M, N: tl.constexpr, BM: tl.constexpr, WARPS: tl.constexpr,
+    codes, scales, vectors, stride, count, first, N: tl.constexpr, BM: tl.constexpr, WARPS: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """`planes.rows8` for VECTORS vectors, plain rows of bf16 or f32 elements; fp32 [BM, VECTORS].
 
     `vectors` points to the first, the others are `stride` elements apart; past `count` the last one repeats. BM is 16
-    or less, a power of two.
+    or less, a power of two that divides the rows of the matrix.
     """
+    lane = tl.arange(0, WARPS * 32)
+    srow = scales + first // 32 * ((N + 31) // 32)
+    acc = _sums(codes, srow, vectors, stride, count, lane, first, N, BM, WARPS, WARPS, UNROLL, ASM)
+    return _unlifted(tl.sum(acc, 0), BM, ASM) * e8m0_value(tl.load(srow))
+
+
+@triton.jit
+def rows8_pair(
+    codes, scales, codes2, scales2, vectors, stride, count, first, N: tl.constexpr, BM: tl.constexpr,
+    WARPS: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """`rows8_several` of two matrices of one shape at once, by half of the warps each."""
+    HALF: tl.constexpr = WARPS // 2
+    lane = tl.arange(0, WARPS * 32)
+    second = lane >= HALF * 32
+    at = first // 32 * ((N + 31) // 32)
+    chosen, srow = tl.where(second, codes2, codes), tl.where(second, scales2, scales) + at
+    acc = _sums(chosen, srow, vectors, stride, count, lane, first, N, BM, HALF, WARPS, UNROLL, ASM)
+    total = tl.sum(tl.reshape(acc, [2, HALF, acc.shape[1], 8]), 1)
+    one, two = tl.split(tl.permute(total, (1, 2, 0)))
+    one = _unlifted(one, BM, ASM) * e8m0_value(tl.load(scales + at))
+    return one, _unlifted(two, BM, ASM) * e8m0_value(tl.load(scales2 + at))
+
+
+@triton.jit
+def _unlifted(total, BM: tl.constexpr, ASM: tl.constexpr):
+    """Sums [BM, 8] of [8 or 16, 8] over the block's first scale."""
+    if BM < 8:  # each row 8 / BM times
+        total = tl.sum(tl.reshape(total, [8 // BM, BM, 8]), 0) * (BM / 8)
+    return total * (_UNLIFT if ASM else 1.0)
+
+
+@triton.jit
+def _sums(
+    codes, srow, vectors, stride, count, lane, first, N: tl.constexpr, BM: tl.constexpr, TURNS: tl.constexpr,
+    WARPS: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Sums of each warp, [WARPS, 8 or 16, 8]. TURNS warps share the steps of a matrix; codes and srow may be lanes'."""
     UNITS: tl.constexpr = N // 16
-    STRIDE: tl.constexpr = 4 * WARPS  # units of a step
+    STRIDE: tl.constexpr = 4 * TURNS  # units of a step of all
     STEPS: tl.constexpr = (UNITS + STRIDE - 1) // STRIDE
     MASKED: tl.constexpr = UNITS % (STRIDE * UNROLL) != 0
-    HEIGHT: tl.constexpr = 16 if BM == 16 else 8
-    lane = tl.arange(0, WARPS * 32)
     group = lane % 32 // 4
-    unit = lane // 32 * 4 + lane % 4
-    place = tl.minimum(first + group % BM, M - 1) * (N // 4)
-    below = tl.minimum(first + group + 8, M - 1) * (N // 4)  # of 16 rows
-    x = vectors + tl.minimum(group, count - 1) * stride
-    srow = scales + first // 32 * ((N + 31) // 32)
+    unit = lane // 32 % TURNS * 4 + lane % 4
+    row = codes + (first + group % BM) * (N // 4)
+    x = tl.minimum(group, count - 1) * stride
+    if vectors.dtype.element_ty == tl.bfloat16:  # two a word, which loops carry as they are
+        x = vectors.to(tl.pointer_type(tl.int32)) + x // 2
+    else:
+        x += vectors
     base = tl.load(srow + lane * 0)  # for each lane: only loads of tensors make the compiler take operands as below
-    acc = tl.zeros([WARPS, HEIGHT, 8], tl.float32)
-    ahead = _step(codes, place, below, x, srow, unit, N, BM, MASKED)
+    acc = tl.zeros([WARPS, 16 if BM == 16 else 8, 8], tl.float32)
+    ahead = _step(row, x, srow, unit, N, BM, MASKED)
     for i in tl.static_range(1, UNROLL):
-        ahead += _step(codes, place, below, x, srow, unit + i * STRIDE, N, BM, MASKED)
+        ahead += _step(row, x, srow, unit + i * STRIDE, N, BM, MASKED)
     for step in tl.range(0, STEPS, UNROLL, num_stages=1):
         loaded = ahead
         ahead = ()
         for i in tl.static_range(UNROLL):
-            own = unit + (step + i) * STRIDE
-            upper, lower, x0, x1, scale = loaded[i]
-            tile = _weights(upper, WARPS, ASM)
+            codes0, codes8, x0, x1, scale = loaded[i]
+            tile = _weights(codes0, WARPS, ASM)
             if BM == 16:
-                both = tl.join(tile, _weights(lower, WARPS, ASM))
+                both = tl.join(tile, _weights(codes8, WARPS, ASM))
                 tile = tl.reshape(tl.permute(both, (0, 3, 1, 2)), [WARPS, 16, 64])
             acc = _product(tile, x0, x1, _relative(scale, base, ASM), acc, WARPS, ASM)
             if STEPS > UNROLL:
-                ahead += _step(codes, place, below, x, srow, own + UNROLL * STRIDE, N, BM, True)
+                ahead += _step(row, x, srow, unit + (step + i + UNROLL) * STRIDE, N, BM, True)
             else:
                 ahead = loaded
-    total = tl.sum(acc, 0)
-    if BM < 8:  # each row 8 / BM times
-        total = tl.sum(tl.reshape(total, [8 // BM, BM, 8]), 0) * (BM / 8)
-    return total * (_UNLIFT if ASM else 1.0) * e8m0_value(tl.load(srow))
+    return acc
 
 
 @triton.jit
-def _step(codes, place, below, x, srow, unit, N: tl.constexpr, BM: tl.constexpr, MASKED: tl.constexpr):
+def _step(row, x, srow, unit, N: tl.constexpr, BM: tl.constexpr, MASKED: tl.constexpr):
     """All that a step loads, as a tuple of one."""
-    upper, lower = _words(codes, place, below, unit, N, BM, MASKED)
+    codes0, codes8 = _words(row, unit, N, BM, MASKED)
     x0, x1, scale = _elements(x, srow, unit, N, MASKED)
-    return ((upper, lower, x0, x1, scale),)
+    return ((codes0, codes8, x0, x1, scale),)
 
 
 @triton.jit
-def _words(codes, place, below, unit, N: tl.constexpr, BM: tl.constexpr, MASKED: tl.constexpr):
-    """A unit of a row, and of the eighth row from there, for each lane; int32 [lanes, 4]."""
-    word = (unit * 4)[:, None] + tl.arange(0, 4)[None, :]
+def _words(row, unit, N: tl.constexpr, BM: tl.constexpr, MASKED: tl.constexpr):
+    """A unit of a row, and for 16 rows of the eighth from there, for each lane; int32 [lanes, 4]."""
+    at = (row + unit * 4)[:, None] + tl.arange(0, 4)[None, :]
     if MASKED:
         inside = (unit < N // 16)[:, None]
-        upper = tl.load(codes + place[:, None] + word, mask=inside, other=0, eviction_policy="evict_first")
-        lower = upper
+        codes0 = tl.load(at, mask=inside, other=0, eviction_policy="evict_first")
+        codes8 = codes0
         if BM == 16:
-            lower = tl.load(codes + below[:, None] + word, mask=inside, other=0, eviction_policy="evict_first")
+            codes8 = tl.load(at + 2 * N, mask=inside, other=0, eviction_policy="evict_first")
     else:
-        upper = tl.load(codes + place[:, None] + word, eviction_policy="evict_first")
-        lower = upper
+        codes0 = tl.load(at, eviction_policy="evict_first")
+        codes8 = codes0
         if BM == 16:
-            lower = tl.load(codes + below[:, None] + word, eviction_policy="evict_first")
-    return upper, lower
+            codes8 = tl.load(at + 2 * N, eviction_policy="evict_first")
+    return codes0, codes8
 
 
 @triton.jit
 def _elements(x, srow, unit, N: tl.constexpr, MASKED: tl.constexpr):
-    """What a unit meets for each lane: the two halves of the vector's [lanes, 8], and the scale's byte [lanes]."""
-    at = (x + unit * 16)[:, None] + tl.arange(0, 8)[None, :]
+    """What a unit meets for each lane: both halves of a vector's unit, and the scale's byte [lanes].
+
+    A half is words int32 [lanes, 4], two bf16 each, from an int32 pointer, or fp32 [lanes, 8].
+    """
+    WIDTH: tl.constexpr = 4 if x.dtype.element_ty == tl.int32 else 8
+    at = (x + unit * (2 * WIDTH))[:, None] + tl.arange(0, WIDTH)[None, :]
     if MASKED:
         inside = unit < N // 16
-        x0 = tl.load(at, mask=inside[:, None], other=0.0)
-        x1 = tl.load(at + 8, mask=inside[:, None], other=0.0)
+        x0 = tl.load(at, mask=inside[:, None], other=0)
+        x1 = tl.load(at + WIDTH, mask=inside[:, None], other=0)
         scale = tl.load(srow + unit // 2, mask=inside, other=127)
     else:
         x0 = tl.load(at)
-        x1 = tl.load(at + 8)
+        x1 = tl.load(at + WIDTH)
         scale = tl.load(srow + unit // 2)
     return x0, x1, scale
 
@@ -177,20 +215,24 @@ def _product(tile, x0, x1, factor, acc, WARPS: tl.constexpr, ASM: tl.constexpr):
         acc = tl.dot(tile, _halves(b0, b1, WARPS), acc)
         return tl.dot(tile, _halves(a0, a1, WARPS), acc)
     else:
-        return tl.dot(tile, _halves(_scaled(x0, factor, ASM), _scaled(x1, factor, ASM), WARPS), acc)
+        halves = _halves(_scaled(x0, factor, WARPS, ASM), _scaled(x1, factor, WARPS, ASM), WARPS)
+        return tl.dot(tile, halves, acc)
 
 
 @triton.jit
-def _scaled(x, factor, ASM: tl.constexpr):
-    """x times powers of two, bf16."""
+def _scaled(words, factor, WARPS: tl.constexpr, ASM: tl.constexpr):
+    """Pairs of bf16, int32 [lanes, 4], times powers of two bf16 [lanes, 1]; bf16 [lanes, 8]."""
     if ASM:
-        return tl.inline_asm_elementwise(
-            "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }",
-            "=r,r,r",
-            [x, tl.broadcast_to(factor, x.shape)],
-            dtype=tl.bfloat16,
+        low, high = tl.inline_asm_elementwise(
+            """{ .reg .b32 f, t, z; mov.b32 z, 0x80008000; mov.b32 f, {$3, $3}; fma.rn.bf16x2 t, $2, f, z;
+            mov.b32 {$0, $1}, t; }""",
+            "=h,=h,r,h",
+            [words, factor],
+            dtype=(tl.bfloat16, tl.bfloat16),
             is_pure=True,
-            pack=2,
+            pack=1,
         )
     else:
-        return (x.to(tl.float32) * factor.to(tl.float32)).to(tl.bfloat16)
+        low = (words.to(tl.int16).to(tl.bfloat16, bitcast=True).to(tl.float32) * factor).to(tl.bfloat16)
+        high = ((words >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True).to(tl.float32) * factor).to(tl.bfloat16)
+    return tl.reshape(tl.join(low, high), [WARPS * 32, 8])

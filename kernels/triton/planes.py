@@ -251,12 +251,12 @@ def rows8(
     """Rows first to first+BM-1 of an E4M3 matrix with scales per 32x32, times T vectors; fp32 [BM, T].
 
     `codes` int32 pointer [M, N/4]; `scales` uint8 pointer [M/32, N/32]. T is 1 or 8. One vector is `planes8`, an int32
-    pointer; eight are plain rows `stride` elements apart (`rows8_several`), of which there are `count`. BM divides 32;
-    `first` is a multiple of BM. Rows past M repeat the last one, vectors past `count` too.
+    pointer; rows past M repeat the last one. Eight are plain rows `stride` elements apart, of which there are `count`;
+    the last of them repeats, and BM divides M. BM divides 32; `first` is a multiple of BM.
     """
     if T > 1:
         tl.static_assert(T == VECTORS)
-        return rows8_several(codes, scales, vectors, stride, count, first, M, N, BM, U // 4, UNROLL, ASM)
+        return rows8_several(codes, scales, vectors, stride, count, first, N, BM, U // 4, UNROLL, ASM)
     else:
         return _rows8_one(codes, scales, vectors, first, M, N, BM, U, UNROLL, ASM)
 

@@ -95,11 +95,11 @@ def decode(target: str) -> list[Case]:
             words("gate:*bf16 bias:*fp32 normed:*bf16 counters:*i32 scores:*fp32 weights:*fp32 ids:*i64 order:*i32")
             | words("gate_temp:fp32 route_scale:fp32 s1:*i32 s1_scale:*u8 s3:*i32 s3_scale:*u8")
             | words(f"{vectors} hidden8:{stored} limit:fp32"),
-            {"E": 384, "BATCH": tokens, "A": 6, "D": 5120, "K": 512 * warps(2), "INTER": 2304, "BE": warps(2)}
+            {"E": 384, "BATCH": tokens, "A": 6, "D": 5120, "K": 512 * warps(2), "INTER": 2304}
             | {"LIMITED": True, "KIND": tl.bfloat16}
-            | tile(32, 8, 2)
+            | tile(32, 16, 2)
             | asm,
-            warps(8),
+            warps(16),
         ),
         Case(
             experts.hidden_rows,
