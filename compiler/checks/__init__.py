@@ -76,6 +76,7 @@ WIRING_CHECKS: tuple[Check[Graph], ...] = (
     Check("ops fit the catalogue", wiring.signatures, ("DSV423",)),
     Check("values written once", wiring.two_producers, ("DSV421",)),
     Check("values written at all", wiring.unwritten, ("DSV420", "DSV505")),
+    Check("copies on other stages", crossings.copies, ("DSV506",)),
     Check("kinds at ports", wiring.wrong_kind, ("DSV424", "DSV425")),
 )
 ORDER_CHECKS: tuple[Check[Graph], ...] = (
@@ -113,13 +114,15 @@ def check(loaded: Loaded) -> tuple[Diagnostic, ...]:
 
 
 def check_graph(graph: Graph, devices: Sequence[str] | None = None) -> tuple[Diagnostic, ...]:
-    """Every finding about a graph. Give the `devices` of its stages once transfers are declared, not before."""
+    """Every finding about a graph. Give the `devices` of its stages once transfers are declared, not before.
+
+    Without them, a read across stages is a finding only where other transfers say that these are different devices.
+    """
     ledger = Ledger()
     _run(WIRING_CHECKS, graph, ledger)
     _run(FLOW_CHECKS, flow_of_graph(graph), ledger)
+    crossings.undeclared(graph, devices, ledger)
     _run(ORDER_CHECKS, graph, ledger)
-    if devices is not None:
-        crossings.undeclared(graph, devices, ledger)
     return ordered(ledger.findings)
 
 

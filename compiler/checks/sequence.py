@@ -73,7 +73,8 @@ def _not_carried(graph: Graph, sublayer: Sublayer, op: Op, name: str, given: str
         return Diagnostic("DSV428", message, op.span, labels, facts, help_text)
     own = producer is not None and producer in sublayer.readers
     what = "its own pre-mix" if own else "the pre-mix"
-    message = f"{sublayer.name} collapses with {what} `{given}`, the one carried to it is `{expected}`"
+    made = root(graph, given)
+    message = f"{sublayer.name} collapses with {what} `{made}`, the one carried to it is `{expected}`"
     return Diagnostic("DSV427", message, op.span, labels, facts, help_text)
 
 
@@ -111,9 +112,8 @@ def _group(op: Op) -> str:
 def versions(graph: Graph, ledger: Ledger) -> None:
     """Who updates state starts from its own `.before`; attention reads the ring before it, shared state after."""
     for op in graph.ops:
-        if op.kind in CARRIERS:  # a mirror follows another stage's state; it does not update it
-            continue
-        updates = dict(op.writes)
+        carries = op.kind in CARRIERS  # a mirror follows another stage's state; it does not update it
+        updates = {} if carries else dict(op.writes)
         for name, value_id in op.reads:
             given = graph.values.get(value_id)
             if given is None or given.scope != "session" or not ledger.sound(port(op, name), value(value_id)):
@@ -131,6 +131,7 @@ def versions(graph: Graph, ledger: Ledger) -> None:
             elif given.kind in _SHARED and before:
                 base, stage = split_stage(value_id)
                 why = "a query sees the groups that its own call completes"
+                why = "a mirror gets the rows that the call appends" if carries else why
                 _wrong_version(op, name, value_id, base.removesuffix(".before") + stage, why, ledger)
 
 

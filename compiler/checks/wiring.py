@@ -117,7 +117,7 @@ def unwritten(graph: Graph, ledger: Ledger) -> None:
             spoils = [fact for op, name in ports for fact in spoils_of_read(op, name)]
             near = names.get(value_id.partition("@")[0], [])[:3]
             finding = _unwritten(graph, value_id, [op for op, _ in ports], near)
-            ledger.report(finding, [*spoils, value(value_id)])
+            ledger.report(finding, [*spoils, value(value_id), value(split_stage(value_id)[0])])
 
 
 def _unwritten(graph: Graph, value_id: str, readers: list[Op], near: list[str]) -> Diagnostic:

@@ -86,7 +86,8 @@ The compiler derives all transfers, so this concerns graphs that were changed af
 What lives for one step (streams, pre-mix, selections, candidate blocks, token ids) is copied with the chunk:
 `transfer`. Of compressed KV and index keys the other device keeps a `mirror` and gets the appended rows; copying
 them whole at every step would cost the context each time. A window ring, an open group and a token history stay
-with their layer.
+with their layer. A copy is what it copies: it has its kind, shape and dtype, and its id with the stage behind it
+(`topk@L28.S3`). One of another layer's value runs, and the text is wrong.
 
 **Way out:** use the op that the kind of state asks for, or place its readers on its stage.
 """,
