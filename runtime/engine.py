@@ -55,7 +55,9 @@ class Engine:
 
     `weights` may be given where another engine of the same plan has loaded them already. `debug` (DSV41C_DEBUG): 1
     keeps the seconds of each step in `timings`; 2 also fills empty slots with NaN, so that a read of what another
-    session left shows, and checks after each region that state was updated in place and that no NaN came out.
+    session left shows, checks after each region that state was updated in place and that no NaN came out, and keeps a
+    ledger of who wrote each row (`foreign_reads`). Fused calls then run op by op where steps are eager; a captured step
+    that would read a foreign row ends with DSV848 instead.
 
     Steps of one token are captured as the plan says, on devices that capture. `strict` (DSV41C_STRICT) runs a plan of
     any family on the CPU instead, and holds those steps to the rules of the family's graphs (DSV870 to DSV877); where
@@ -112,6 +114,14 @@ class Engine:
         self.timings: list[tuple[int, int, float]] = []  # sessions, tokens and seconds of each step, with debug >= 1
         self._free = list(range(self.pools.spare))
 
+    @property
+    def foreign_reads(self) -> dict[tuple[str, str], int]:
+        """How many rows were read, and masked, that were not the reader's own, by state kind and op kind.
+
+        Empty where there was none. Counted with debug 2 only. Where this process runs some of the stages, theirs.
+        """
+        return {} if self.pools.ledger is None else dict(self.pools.ledger.foreign)
+
     # --- sessions ---------------------------------------------------------------------------------------------------
 
     @property
@@ -145,12 +155,16 @@ class Engine:
         refusals.raise_if(refusals.foreign(self, session))
         if not session.closed:
             self.epochs[session.slot] += 1
+            if self.pools.ledger is not None:
+                self.pools.ledger.close(session.slot)
             self._free = sorted([*self._free, session.slot])
 
     def _start(self, slot: int) -> None:
         self.epochs[slot] += 1
         if self.debug >= 2:
             self.pools.poison(slot)
+        if self.pools.ledger is not None:
+            self.pools.ledger.start(slot, self.epochs[slot])
         self.pools.reset(slot)
 
     def _unusable(self, session: Session) -> list[Diagnostic]:
@@ -259,7 +273,8 @@ class Engine:
         padding = size - len(sessions)
         slots = tuple(session.slot for session in sessions)
         positions = tuple(session.length for session in sessions)
-        places = Rows(slots, positions, width, max(positions) + width, padding, None if is_captured else tail)
+        epochs = tuple(session.epoch for session in sessions)
+        places = Rows(slots, positions, width, max(positions) + width, padding, None if is_captured else tail, epochs)
         if is_captured:
             self.steps.prepare(places.context)
         with _breaking(sessions):

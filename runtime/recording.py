@@ -64,8 +64,9 @@ class Trace:
 class RecordingKernels:
     """Kernels of one region's call that record; a call out of the order of the region's calls is a coded error.
 
-    `before` hears of each op before its kernel runs, `sink` gets what it wrote, by value id. Of a fused kind no kernel
-    is called: its ops are, one by one, so that every value is seen.
+    `before` hears of each op before its kernel runs, `sink` gets what it wrote, by value id. `guard` gives the kernel
+    to call instead of an op's own. Of a fused kind no kernel is called: its ops are, one by one, so that every value is
+    seen.
     """
 
     def __init__(
@@ -75,12 +76,14 @@ class RecordingKernels:
         calls: Sequence[RegionCall],
         sink: Callable[[dict[str, Any]], None],
         before: Callable[[OpEntry], None] | None = None,
+        guard: Callable[[OpEntry, Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         self._kernels = kernels
         self._region = region
         self._calls = calls
         self._sink = sink
         self._before = before
+        self._guard = guard
         self._next = 0
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
@@ -94,6 +97,8 @@ class RecordingKernels:
 
     def _recorded(self, op: OpEntry) -> Callable[..., Any]:
         kernel = getattr(self._kernels, op.kind)
+        if self._guard is not None:
+            kernel = self._guard(op, kernel)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if self._before is not None:

@@ -63,7 +63,10 @@ class RunOptions:
 
 @dataclass(slots=True)
 class RunResult:
-    """What came of it. `text` is None where the checkpoint has no tokenizer; seconds by part in `timings`."""
+    """What came of it. `text` is None where the checkpoint has no tokenizer; seconds by part in `timings`.
+
+    `foreign`: with debug 2, findings of state that was touched and was another session's.
+    """
 
     prompt_ids: list[int]
     ids: list[int] = field(default_factory=list)
@@ -72,6 +75,7 @@ class RunResult:
     seed: int | None = None
     timings: dict[str, float] = field(default_factory=dict)
     comparison: Comparison | None = None
+    foreign: tuple[Diagnostic, ...] = ()
 
 
 def run_plan(
@@ -124,6 +128,7 @@ def run_plan(
     with clock.part("write"):
         run.write()
     result.comparison = run.comparer.result() if run.comparer is not None else None
+    result.foreign = tuple(engine.pools.ledger.findings()) if engine.pools.ledger is not None else ()
     return result
 
 

@@ -7,12 +7,16 @@ storage`). The last slot is the spare one: padding rows of a batch write there, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dsv41c.kernels.reference.rows import pack, unpack
 from dsv41c.runtime.manifest import Manifest, ValueEntry
+
+if TYPE_CHECKING:
+    from dsv41c.runtime.ledger import Ledger
 
 DTYPES: Mapping[str, torch.dtype] = {
     "f32": torch.float32,
@@ -22,13 +26,19 @@ DTYPES: Mapping[str, torch.dtype] = {
     "u8": torch.uint8,
 }
 # States whose empty form is not "anything": token ids that were never fed are DEAD (-1) in the history.
-_EMPTY = {"token_history": -1}
+EMPTY = {"token_history": -1}
+
+
+def row_axis(kind: str) -> int:
+    """The axis of a pool that counts rows, each of one position or group."""
+    return 2 if kind == "group_tail" else 1
 
 
 class Pools:
     """The state pools of one engine, by the id of the value whose storage they are.
 
     `place`: the device of all, or by the plan's names those of the places that are here; the rest has no pools.
+    `ledger`: who wrote their rows, where that is kept.
     """
 
     def __init__(self, manifest: Manifest, place: torch.device | Mapping[str, torch.device] | None = None) -> None:
@@ -36,12 +46,13 @@ class Pools:
         here = place if isinstance(place, Mapping) else dict.fromkeys(manifest.target.devices, place)
         entries = {value.id: value for value in manifest.values if value.device in here}
         self.storage_of: Mapping[str, str] = storages(entries.values())
+        self.ledger: Ledger | None = None
         self.kinds: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
         for storage in dict.fromkeys(self.storage_of.values()):
             entry = entries[storage]
             self.kinds[storage] = entry.kind
-            shape, empty = (self.slots, *_sizes(entry)), _EMPTY.get(entry.kind, 0)
+            shape, empty = (self.slots, *_sizes(entry)), EMPTY.get(entry.kind, 0)
             self.tensors[storage] = torch.full(shape, empty, dtype=DTYPES[entry.dtype], device=here[entry.device])
 
     @property
@@ -60,8 +71,8 @@ class Pools:
         sake; the history is, since its empty form means something.
         """
         for storage, pool in self.tensors.items():
-            if self.kinds[storage] in _EMPTY:
-                pool[slot] = _EMPTY[self.kinds[storage]]
+            if self.kinds[storage] in EMPTY:
+                pool[slot] = EMPTY[self.kinds[storage]]
 
     def poison(self, slot: int) -> None:
         """Fill what a slot holds with NaN, which shows in the logits if anybody reads it. For debugging."""
@@ -75,6 +86,8 @@ class Pools:
         """Give a slot everything that another one holds."""
         for pool in self.tensors.values():
             pool[target] = pool[source]
+        if self.ledger is not None:
+            self.ledger.copy(source, target)
 
     def copy_from(self, other: Pools, slot: int) -> None:
         """Take over one slot from the pools of another engine with the same plan."""

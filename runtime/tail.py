@@ -39,7 +39,6 @@ class TailRows:
 
     regions: Mapping[str, int | None]
     values: Mapping[str, int | None]
-    bounded: bool = False
 
     @staticmethod
     def of(manifest: Manifest, kind: TailKind) -> TailRows:
@@ -52,7 +51,7 @@ class TailRows:
         for move in sorted(manifest.transfers, key=lambda move: -move.to_stage):
             if move.how == "chunk":
                 readers.setdefault(move.value, []).append(_most(readers[move.arrives_as]))
-        return TailRows(regions, {value: _most(counts) for value, counts in readers.items()}, kind == "bounded")
+        return TailRows(regions, {value: _most(counts) for value, counts in readers.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,8 @@ class Tail:
         kept, left_out = self.rows.regions[region], self.tokens - self.computed(region)
         if left_out:
             step = replace(step, positions=step.positions + left_out)
-        if self.rows.bounded and kept is not None and kept < self.before + self.tokens + self.after:
-            # The ring has no rows of the tokens left out. The exact tail computes more rows and drops the first ones.
+        if kept is not None and kept < self.before + self.tokens + self.after:
+            # The ring has no rows of the tokens left out. The exact tail drops the rows that would have to see them.
             step = replace(step, window_begin=step.context + self.after - kept)
         return step
 

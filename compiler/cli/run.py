@@ -51,8 +51,8 @@ def work(arguments: Namespace, console: Console) -> int:
             raise UsageError("`--states-out` and `--compare` look at every stage; run the plan in one process for them")
         with joined(plan.manifest) as world:
             if world.rank:  # the first process speaks for all
-                run_plan(plan, checkpoint, prompt, replace(options, logits_out=None), world=world)
-                return 0
+                result = run_plan(plan, checkpoint, prompt, replace(options, logits_out=None), world=world)
+                return _told_foreign(console, result)  # of its own stages
             return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options, world=world))
     return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options))
 
@@ -61,9 +61,17 @@ def _run(arguments: Namespace, console: Console, run: Callable[..., RunResult]) 
     streams = _is_text(arguments) and not arguments.json
     result = run(on_text=console.result if streams else None, on_part=_announce(console))
     _tell(arguments, console, result)
-    if result.comparison is not None and result.comparison.first is not None:
-        return FAILED
-    return 0
+    differs = result.comparison is not None and result.comparison.first is not None
+    return max(FAILED if differs else 0, _told_foreign(console, result))
+
+
+def _told_foreign(console: Console, result: RunResult) -> int:
+    """The exit code, once what was found of other sessions' state is told."""
+    from dsv41c.report import render
+
+    if result.foreign:
+        console.say(render(result.foreign, {}, color=console.colored(sys.stderr)).rstrip("\n"))
+    return FAILED if result.foreign else 0
 
 
 def _options(arguments: Namespace, console: Console) -> RunOptions:

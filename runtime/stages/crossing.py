@@ -21,7 +21,8 @@ class Rows:
     """Whose tokens a step has, known on the host: slot and first position of each session, `tokens` of each.
 
     `padding` rows of the batch come behind them and never cross. `context` as in `Step`. With a `tail`, of a chunk's
-    values only the last rows cross that somebody on the other side reads.
+    values only the last rows cross that somebody on the other side reads. `epochs`, those of the sessions, say with
+    their slots whose state it is, for the ledger.
     """
 
     slots: tuple[int, ...]
@@ -30,6 +31,7 @@ class Rows:
     context: int
     padding: int = 0
     tail: Tail | None = None
+    epochs: tuple[int, ...] = ()
 
     def read(self, value: str) -> int:
         """How many rows of a step value cross."""
@@ -93,7 +95,9 @@ class Crossing:
                 wired.append(to_wire(move.kind, last_rows(value, rows.read(move.value))))
         for move in self.boundary.mirrors:
             pool = pools.tensors[pools.storage_of[move.value]]
-            wired.append(pool[self._places(move, rows, pool.device)])
+            places = self._places(move, rows, pool.device)
+            part = pool[places]
+            wired.append(part if pools.ledger is None else pools.ledger.leaving(move, part, places, rows))
         return wired
 
     def arrive(self, wired: Sequence[Tensor], values: MutableMapping[str, Tensor], pools: Pools, rows: Rows) -> None:
@@ -115,7 +119,10 @@ class Crossing:
         for move, part in zip(self.boundary.mirrors, wired[len(chunk) :], strict=True):
             if part.shape[0]:
                 pool = pools.tensors[pools.storage_of[move.arrives_as]]
-                pool[self._places(move, rows, pool.device)] = part
+                places = self._places(move, rows, pool.device)
+                pool[places] = part
+                if pools.ledger is not None:
+                    pools.ledger.arrived(move, part, places, rows)
 
     def _places(self, move: TransferEntry, rows: Rows, device: torch.device) -> tuple[Tensor | int, Tensor | slice]:
         """Where the rows that a step appends are in a pool [slots, capacity, ...]."""

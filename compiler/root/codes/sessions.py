@@ -11,6 +11,22 @@ def _code(code: str, name: str, summary: str, explanation: str) -> Code:
 
 _SESSIONS = (
     _code(
+        "DSV848",
+        "foreign-state",
+        "an op touched cached state that is not its session's own",
+        """
+With `DSV41C_DEBUG=2` every cached row carries the session that wrote it, the epoch of that session's slot, the position
+or group that it holds, and the state that it was written for. Each op is held to them before it reads: a row of another
+session, of an earlier use of the slot, of another position, or that nobody wrote is foreign. It is counted and, for
+that read, zeros or no selection; the pools stay as they are. A captured step cannot mask, so it ends before it runs.
+Without debugging such a read gives fluent tokens with another conversation in them. What is named is the first such row
+of each op and state; followers of one cause may be among them.
+
+**Way out**: code of a plan that was edited: compile it again. A plan as compiled: this is a bug in the runtime; the
+message has what a report needs.
+""",
+    ),
+    _code(
         "DSV849",
         "unknown-tail",
         "a name for rows of a prompt that is none",

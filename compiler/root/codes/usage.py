@@ -41,8 +41,8 @@ like an answer ("nobody reads it"), so it is refused.
 default:
 
 - `DSV41C_COLOR`: `auto` (colour on a terminal), `always` or `never`; `NO_COLOR` set to anything means never.
-- `DSV41C_DEBUG`: 0 to 2. 1 prints the time of every step; 2 also checks state in `run` and shows where in our code a
-  fault was raised.
+- `DSV41C_DEBUG`: 0 to 2. 1 prints the time of every step; 2 also checks state in `run`, counts reads of state
+  that is not the session's own (DSV848), and shows where in our code a fault was raised.
 - `DSV41C_STRICT`: 1 runs a plan of any family on the CPU and refuses what its devices could not capture (`run`).
 - `DSV41C_THREADS`: CPU threads of `run`, 1 or more.
 - `DSV41C_VERIFY`: 1 runs the graph checks again after every pass of `compile`.

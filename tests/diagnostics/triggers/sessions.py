@@ -88,6 +88,18 @@ def _out_of_step() -> None:
     running.feed(running.open(), [3], trace=Trace())
 
 
+def _foreign_state() -> list[Diagnostic]:
+    """A session that goes on from the length of another one that had its slot."""
+    running = tiny.engine(debug=2)
+    session = running.open()
+    session.feed([5, 6, 7])
+    session.close()
+    again = running.open()
+    again.length = 3
+    again.feed([8])
+    return running.pools.ledger.findings()
+
+
 def _raised(make: Callable[[], object]) -> list[Diagnostic]:
     try:
         return list(make() or ())  # type: ignore[call-overload]
@@ -100,6 +112,7 @@ def _trigger(make: Callable[[], object]) -> Callable[[Path], list[Diagnostic]]:
 
 
 TRIGGERS: dict[str, Callable[[Path], list[Diagnostic]]] = {
+    "DSV848": _trigger(_foreign_state),
     "DSV849": _trigger(
         lambda: Engine(tiny.plan(), tiny.TINY, weights=tiny.weights(), tail="short")  # type: ignore[arg-type]
     ),
