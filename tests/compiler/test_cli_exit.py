@@ -31,3 +31,20 @@ def test_a_comparison_that_fails_exits_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compare, "BOUNDS", {"f32": -1.0, "bf16": -1.0})
     assert main(run) == 1
     assert "DSV866" in capsys.readouterr().err
+
+
+def test_state_of_another_session_exits_1(tmp_path, monkeypatch, capsys):
+    from dsv41c.runtime.session import Session
+
+    plan, checkpoint = str(tmp_path / "plan"), str(tmp_path / "checkpoint")
+    assert main(["compile", "toy", "-o", plan]) == 0
+    assert main(["synth", "toy", "-o", checkpoint]) == 0
+    run = ["run", plan, "--checkpoint", checkpoint, "--ids", "0,5", "-n", "0"]
+    monkeypatch.setenv("DSV41C_DEBUG", "2")
+    assert main(run) == 0
+    begin = Session.__init__
+    monkeypatch.setattr(Session, "__init__", lambda self, engine, slot, epoch: begin(self, engine, slot, epoch, 3))
+    capsys.readouterr()
+    assert main(run) == 1
+    said = capsys.readouterr().err
+    assert "DSV848" in said and "window_kv@L0" in said and "position 2" in said and "slot 0 (epoch 1)" in said

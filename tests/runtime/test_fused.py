@@ -135,7 +135,7 @@ def test_a_plan_with_native_kernels_names_triton_where_it_is_missing(monkeypatch
 def test_one_bucket_of_context_where_native_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine().captured.contexts[0] == 1  # type: ignore[union-attr]
     monkeypatch.setattr("dsv41c.runtime.steps.kernel_variants", lambda manifest, strict: ("reference", "triton"))
-    monkeypatch.setattr("dsv41c.runtime.steps.kernels_for", lambda family, variant: kernels_for(family, "static"))
+    monkeypatch.setattr("dsv41c.runtime.steps.kernels_for", lambda family, *_: kernels_for(family, "static"))
     running = engine()
     assert running.captured is not None and running.captured.contexts == (80,)
     with running.open() as session:

@@ -127,7 +127,7 @@ def strangers() -> str:
 
 
 def pipelined() -> Any:
-    """Two sessions whose steps overlap, each as it is alone."""
+    """Two sessions whose steps overlap, each as it is alone; whether this process read state, and none foreign."""
     from golden_tiny import ids
     from splits import engine_of, split
 
@@ -135,7 +135,7 @@ def pipelined() -> Any:
 
     compiled, found = split([6, 10]), []
     with joined(compiled.manifest) as world:
-        running = engine_of(compiled, world=world)
+        running = engine_of(compiled, world=world, debug=2)
         a, b, alone = (running.open() for _ in range(3))
         for session, tokens in ((a, ids()[:9]), (b, ids()[9:20]), (alone, ids()[:9])):
             session.feed(tokens)
@@ -150,7 +150,9 @@ def pipelined() -> Any:
             expected = running.decode({alone: token})[alone]
             found[step] = torch_equal(found[step], expected)
             token = int(expected.argmax())
-        return found[::2]
+            ledger = running.pools.ledger
+        assert ledger is not None
+    return [*found[::2], bool(ledger.reads) and not ledger.first]
 
 
 SCENES: dict[str, Callable[[], Any]] = {scene.__name__: scene for scene in (stories, failures, strangers, pipelined)}

@@ -40,7 +40,7 @@ def test_processes_that_disagree_are_told(tmp_path: Path) -> None:
 
 
 def test_steps_of_several_sessions_overlap(tmp_path: Path) -> None:
-    assert played(2, "pipelined", tmp_path) == [[True] * 3] * 2
+    assert played(2, "pipelined", tmp_path) == [[True] * 4] * 2
 
 
 def test_a_process_that_is_killed_ends_the_run_everywhere() -> None:
