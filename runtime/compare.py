@@ -2,7 +2,8 @@
 
 Each step is compared by itself. The reference starts from the engine's own state before the step, and each region of
 it from the engine's own inputs, so an error does not spread: what is reported first is where it was made. A wrong
-wiring of compiled code shows as well, because the reference wires by the manifest.
+wiring of compiled code shows as well, because the reference wires by the manifest. What arrives on another stage is
+compared with what was sent, and a mirror with the rows of its source.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.recording import Recording, Trace
 from dsv41c.runtime.reference import ReferenceExecutor, unknown_value
 from dsv41c.runtime.session import Session
+from dsv41c.runtime.stages.layout import Boundary, ratios
+from dsv41c.runtime.stages.weights import at_place
 from dsv41c.runtime.state import Pools
 
 # Largest difference within one region from equal inputs, over the largest magnitude of the value (at least 1), by the
@@ -66,11 +69,16 @@ class Comparer:
     """Feeds an engine's session and the reference side by side. `until`: the last value to look at, all without it."""
 
     def __init__(self, engine: Engine, *, until: str | None = None, kernels: object | None = None) -> None:
+        manifest, layout = engine.manifest, engine.layout
         self.engine = engine
-        self.place = engine.device.place
-        pools = Pools(engine.manifest, self.place)
-        self.reference = ReferenceExecutor(engine.manifest, engine.weights, kernels=kernels, pools=pools)
+        self.places = {place: device.place for place, device in engine.devices.items()}
+        self.pools = Pools(manifest, {layout.devices[place]: device for place, device in self.places.items()})
+        self.references = {
+            place: ReferenceExecutor(manifest, at_place(engine.weights, place), kernels=kernels, pools=self.pools)
+            for place in self.places
+        }
         self.order = _compared(engine, until)
+        self._ratios = ratios(manifest)
         self.first: Difference | None = None
         self.worst: Difference | None = None
         self.values = 0
@@ -78,7 +86,7 @@ class Comparer:
 
     def feed(self, session: Session, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
         """Feed tokens as one step, as `Session.feed` does with `all_logits`, and compare it. `trace` is added to."""
-        self.reference.pools.copy_from(self.engine.pools, session.slot)
+        self.pools.copy_from(self.engine.pools, session.slot)
         start, own = session.length, Trace()
         logits = self.engine.feed(session, ids, all_logits=True, chunk=len(ids), trace=own)
         for recording in own.steps:
@@ -95,24 +103,48 @@ class Comparer:
 
     def _compare(self, recording: Recording, slot: int, ids: list[int], start: int, width: int) -> None:
         """Run the reference region by region from the recording's values, and compare what each op writes."""
-        place = self.place
-        step = Step(torch.tensor([slot], device=place), torch.tensor([start], device=place), start + width)
-        known = {"ids": torch.tensor([ids[:width]], device=place), **recording.values}
-        for region in self.engine.manifest.regions:
-            own = {value for op in self.engine.executor.ops[region.id] for value in op.writes.values()}
-            feeds = {value: tensor for value, tensor in known.items() if value not in own}
-            expected = self.reference.run(step, feeds, first=region.ops[0], until=region.ops[-1])
-            for value in (value for value in self.order if value in own):
-                if value in self.engine.pools.storage_of:  # each is written once a step, so what is there now is it
-                    got, wanted = self.engine.pools.rows(value, slot), self.reference.pools.rows(value, slot)
-                else:
-                    got, wanted = recording.values[value], expected[value]
-                self._look(value, got, wanted, (start, start + width - 1))
+        first = self.places[self.engine.layout.stages[0].place]
+        known = {"ids": torch.tensor([ids[:width]], device=first), **recording.values}
+        for stage in self.engine.layout.stages:
+            if stage.boundary is not None:
+                self._arrived(stage.boundary, known, slot, start, width)
+            place = self.places[stage.place]
+            step = Step(torch.tensor([slot], device=place), torch.tensor([start], device=place), start + width)
+            for region in self.engine.executor.regions[stage.regions.start : stage.regions.stop]:
+                own = {value for op in self.engine.executor.ops[region.id] for value in op.writes.values()}
+                feeds = {value: tensor for value, tensor in known.items() if value not in own}
+                reference = self.references[stage.place]
+                expected = reference.run(step, feeds, first=region.ops[0], until=region.ops[-1])
+                for value in (value for value in self.order if value in own):
+                    if value in self.pools.storage_of:  # each is written once a step, so what is there now is it
+                        got, wanted = self.engine.pools.rows(value, slot), self.pools.rows(value, slot)
+                    else:
+                        got, wanted = recording.values[value], expected[value]
+                    self._look(value, got, wanted, (start, start + width - 1))
         self.steps += 1
 
-    def _look(self, value: str, got: Tensor, expected: Tensor, positions: tuple[int, int]) -> None:
-        bound = BOUNDS[self.engine.manifest.numerics.compute] if expected.is_floating_point() else 0.0
-        if value in self.engine.pools.storage_of:  # rows that nobody wrote yet may hold anything, NaN too
+    def _arrived(self, boundary: Boundary, known: Mapping[str, Tensor], slot: int, start: int, width: int) -> None:
+        """Compare what a stage got with what was sent. Its mirrors have every complete group of the session."""
+        positions = (start, start + width - 1)
+        for move in boundary.chunk:
+            if move.arrives_as in self.order:
+                got = known[move.arrives_as]
+                self._look(move.arrives_as, got, known[move.value].to(got.device), positions, exact=True)
+        pools = self.engine.pools
+        for move in boundary.mirrors:
+            groups = (start + width) // self._ratios[move.value]
+            if move.arrives_as in self.order:
+                got, sent = (pools.rows(value, slot)[:groups] for value in (move.arrives_as, move.value))
+                self._look(move.arrives_as, got, sent.to(got.device), positions, exact=True)
+            source = pools.tensors[pools.storage_of[move.value]][slot]
+            self.pools.tensors[self.pools.storage_of[move.arrives_as]][slot] = source  # what its readers should find
+
+    def _look(
+        self, value: str, got: Tensor, expected: Tensor, positions: tuple[int, int], *, exact: bool = False
+    ) -> None:
+        rounded = expected.is_floating_point() and not exact
+        bound = BOUNDS[self.engine.manifest.numerics.compute] if rounded else 0.0
+        if value in self.pools.storage_of:  # rows that nobody wrote yet may hold anything, NaN too
             never = got.isnan() & expected.isnan()
             got, expected = got.masked_fill(never, 0), expected.masked_fill(never, 0)
         forms = _form(got), _form(expected)
@@ -148,8 +180,8 @@ def _form(tensor: Tensor) -> str:
 
 
 def _compared(engine: Engine, until: str | None) -> list[str]:
-    """Ids of all values, session state included, in the order of the ops, up to and with `until`."""
-    order = [value for ops in engine.executor.ops.values() for op in ops for value in op.writes.values()]
+    """Ids of all values, session state and copies on other stages included, in the order of the ops, up to `until`."""
+    order = [value for op in engine.manifest.ops for value in op.writes.values()]
     if until is None:
         return order
     if until not in order:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dsv41c.kernels.catalog import CARRIERS, COLLECTIVES, DTYPE_BYTES, FAMILIES, OPS, STATE_KINDS, OpKind
 from dsv41c.kernels.encodings import CACHE_ROWS, ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.runtime.calls import check_calls
+from dsv41c.runtime.crossing_checks import check_crossings
 from dsv41c.runtime.manifest import (
     ConstantEntry,
     EngramEntry,
@@ -24,6 +25,7 @@ from dsv41c.runtime.manifest import (
     buffers,
 )
 from dsv41c.runtime.memory import memory
+from dsv41c.runtime.stages.layout import plain_id
 
 MAX_SIZE = 1 << 40
 _SESSION_KINDS = frozenset(kind.name for kind in STATE_KINDS.values() if kind.scope == "session")
@@ -44,6 +46,7 @@ def check(manifest: Manifest) -> Iterator[str]:
     if names:
         return
     wiring = [*_stages(manifest), *_ops(manifest), *_values(manifest), *_regions(manifest)]
+    wiring = wiring or list(check_crossings(manifest))
     yield from wiring or (*_tails(manifest), *check_calls(manifest))
     sizes = [*_weights(manifest), *(_engram(manifest, manifest.engram) if manifest.engram is not None else ())]
     yield from sizes
@@ -239,7 +242,10 @@ def _pool(value: ValueEntry, values: dict[str, ValueEntry], manifest: Manifest) 
 
 
 def _regions(manifest: Manifest) -> Iterator[str]:
-    """Every kernel call is in one region, reads what was written before it, and regions pass on what others read."""
+    """Every kernel call is in one region, reads what was written before it, and regions pass on what others read.
+
+    Whether copies of other stages' values arrive is for `check_crossings`.
+    """
     ops = {op.id: op for op in manifest.ops}
     listed = Counter(op for region in manifest.regions for op in region.ops)
     yield from (f"region lists {name[:200]!a}, which is no op" for name in listed if name not in ops)
@@ -247,8 +253,9 @@ def _regions(manifest: Manifest) -> Iterator[str]:
     yield from (f"`{name}` is in {listed[name]} regions, expected one" for name in wanted if listed[name] != 1)
     if not listed.keys() <= ops.keys():
         return
-    arrived = {move.arrives_as for move in manifest.transfers}
-    ready = {value.id for value in manifest.values if value.kind == "ids" or value.scope == "session"} | arrived
+    made = {value for name in wanted for value in ops[name].writes.values()}
+    ready = {value.id for value in manifest.values if value.id == "ids" or value.scope == "session"}
+    ready |= {value.id for value in manifest.values if value.id != plain_id(value.id)} - made
     for region in manifest.regions:
         inside: set[str] = set()
         outside: dict[str, None] = {}
