@@ -112,10 +112,13 @@ class Comparer:
             step = Step(torch.tensor([slot], device=place), torch.tensor([start], device=place), start + width)
             for region in self.engine.executor.regions[stage.regions.start : stage.regions.stop]:
                 own = {value for op in self.engine.executor.ops[region.id] for value in op.writes.values()}
+                looked_at = [value for value in self.order if value in own]
+                if not looked_at:  # those before it are
+                    break
                 feeds = {value: tensor for value, tensor in known.items() if value not in own}
                 reference = self.references[stage.place]
                 expected = reference.run(step, feeds, first=region.ops[0], until=region.ops[-1])
-                for value in (value for value in self.order if value in own):
+                for value in looked_at:
                     if value in self.pools.storage_of:  # each is written once a step, so what is there now is it
                         got, wanted = self.engine.pools.rows(value, slot), self.pools.rows(value, slot)
                     else:
