@@ -69,8 +69,11 @@ def layer_map(draw: Draw) -> tuple[list[int], list[int], list[int]]:
 
 
 @st.composite
-def specs(draw: Draw) -> Spec:
-    """A valid spec; its only possible finding is the warning about candidates that nobody reads."""
+def specs(draw: Draw, buckets: int = 1 << 40) -> Spec:
+    """A valid spec; its only possible finding is the warning about candidates that nobody reads.
+
+    `buckets`: the most that an engram's hash may have for each of its columns.
+    """
     ratios, kv, index = layer_map(draw)
     layers: Spec = {"compress_ratios": ratios, "kv_source_layers": kv, "index_source_layers": index}
     if kv and draw(st.booleans()):
@@ -82,7 +85,7 @@ def specs(draw: Draw) -> Spec:
     engrams = sorted(draw(st.sets(st.integers(0, len(ratios) - 1), max_size=3)))
     if engrams:
         layers["engram_layers"] = engrams
-        spec["engram"] = _engram(draw, engrams)
+        spec["engram"] = _engram(draw, engrams, buckets)
     if draw(st.booleans()):
         spec["placement"] = _placement(draw, len(ratios))
     return spec
@@ -95,11 +98,11 @@ def _reads(draw: Draw, ratios: list[int], kv: list[int], index: list[int]) -> Sp
     return {str(layer): {kind: latest[kind] for kind in draw(st.sets(st.sampled_from(sorted(latest)), min_size=1))}}
 
 
-def _engram(draw: Draw, engrams: list[int]) -> Spec:
+def _engram(draw: Draw, engrams: list[int], buckets: int) -> Spec:
     sizes = {
         "max_ngram_size": draw(st.integers(2, 4)),
         "n_heads": draw(st.integers(1, 3)),
-        "vocab_size": draw(st.integers(2, 1 << 40)),
+        "vocab_size": draw(st.integers(2, buckets)),
         "compressed_vocab_size": draw(st.integers(1, 128)),
     }
     rows = [layer.rows for layer in hash_constants(SimpleNamespace(**sizes), engrams)]
