@@ -13,7 +13,6 @@ from dsv41c.kernels.triton.common import (
     e4m3_value,
     e8m0_value,
     fp8_scale,
-    prefetch,
     within,
 )
 from dsv41c.kernels.triton.planes import rows8, store_all_planes8, store_vector8
@@ -24,17 +23,12 @@ from dsv41c.kernels.triton.rows import rope_pairs, rotated, window_pairs
 def input_rows(
     wq_a, wq_a_scale, wkv, wkv_scale, vectors, raw, batch,
     QL: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid (QL/BM + C/BM, B/T upward): raw f32 [B, QL + C], wq_a x, then wkv x. vectors as `rows8` takes them."""
     first = tl.program_id(0) * BM
     token = tl.program_id(1) * T
     x = vectors + token * D
-    if first < QL:
-        prefetch(wq_a + first * (D // 4), BM * D, PDL)
-    else:
-        prefetch(wkv + (first - QL) * (D // 4), BM * D, PDL)
-    await_previous(PDL)
     if first < QL:
         value = rows8(wq_a, wq_a_scale, x, D, batch - token, first, QL, D, BM, T, U, UNROLL, ASM)
     else:
@@ -94,21 +88,17 @@ def query_rows(
     M, QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr,
     BATCH: tl.constexpr, D: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (B + blocks * M/BM,): the mixing of each token finished; then, for every block of T tokens, BM rows of wq_b
     times the latents, with rope: query [B, M], M = heads * C. BM is even.
     """
     program = tl.program_id(0)
     if program < BATCH:
-        await_previous(PDL)
         finish_mix(program, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
     else:
         blocks = M // BM
         first = (program - BATCH) % blocks * BM
         token = (program - BATCH) // blocks * T
-        prefetch(wq_b + first * (QL // 4), BM * QL, PDL)
-        await_previous(PDL)
         own = vectors + token * QL
         value = rows8(wq_b, wq_b_scale, own, QL, BATCH - token, first, M, QL, BM, T, U, UNROLL, ASM)
         kind: tl.constexpr = query.dtype.element_ty
@@ -282,7 +272,7 @@ def store_ring(row, window_kv, place, C: tl.constexpr, PACKED: tl.constexpr):
 def low_rank_rows(
     wo_a, wo_a_scale, vectors, out, batch, M, GROUPS: tl.constexpr,
     N: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr, KIND: tl.constexpr, PDL: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Grid (M/BM, B/T upward): rows of the block-diagonal wo_a [M, N], RANK a group, times vectors [B, GROUPS, N].
 
@@ -290,8 +280,6 @@ def low_rank_rows(
     """
     first = tl.program_id(0) * BM
     start = tl.program_id(1) * T
-    prefetch(wo_a + first * (N // 4), BM * N, PDL)
-    await_previous(PDL)
     own = vectors + start * GROUPS * N + first // RANK * (N // 2 if T == 1 else N)  # planes are pairs
     value = rows8(wo_a, wo_a_scale, own, GROUPS * N, batch - start, first, M, N, BM, T, U, UNROLL, ASM)
     row = (first + tl.arange(0, BM))[:, None]
@@ -303,13 +291,11 @@ def low_rank_rows(
 def output_rows(
     wo_b, wo_b_scale, vectors, streams, post, comb, target, batch,
     N: tl.constexpr, D: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid (D/BM, B/T upward): rows of wo_b [D, N] times vectors, then onto the streams: target [B, S, D]."""
     first = tl.program_id(0) * BM
     start = tl.program_id(1) * T
-    prefetch(wo_b + first * (N // 4), BM * N, PDL)
-    await_previous(PDL)
     token = tl.minimum(start + tl.arange(0, T), batch - 1)[None, :]
     row = (first + tl.arange(0, BM))[:, None]
     h, own_post, own_comb = load_streams(streams, post, comb, token, row, row < D, D, S)

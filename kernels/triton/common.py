@@ -8,34 +8,16 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def await_previous(PDL: tl.constexpr, EARLY: tl.constexpr = True):
+def await_previous(PDL: tl.constexpr):
     """Wait until the launch before this one has ended: what it wrote is there then, what it read may be overwritten.
 
-    PDL: this launch may have begun before that (programmatic dependent launch, `launch.chained`); nothing else's
-    results may be touched before this call. The next launch may begin once every program of this one has come here,
-    or without EARLY past here: then what the launch before this one wrote is there even before the next one waits.
+    PDL: this launch may have begun before that (programmatic dependent launch, `launch.chained`); nothing may be loaded
+    or stored before this call. The next launch, if it is one of these too, may begin once every program has come here.
+    For launches of few programs, which gain the time of a start; of thousands, each of which waits, an H200 lost more.
     """
     if PDL:
-        if EARLY:
-            gdc_launch_dependents()
+        gdc_launch_dependents()
         gdc_wait()
-        if not EARLY:
-            gdc_launch_dependents()
-
-
-@triton.jit
-def prefetch(first, BYTES: tl.constexpr, PDL: tl.constexpr):
-    """Ask for BYTES of weights from a pointer on to come into the L2 cache, before `await_previous`; both by 16."""
-    if PDL:
-        tl.inline_asm_elementwise(
-            """{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0;
-            @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }""",
-            "=r,l,r",
-            [first.to(tl.int64), BYTES],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
 
 
 @triton.jit

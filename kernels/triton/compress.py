@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dsv41c.kernels.reference import compress as reference
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import await_previous, prefetch
+from dsv41c.kernels.triton.common import await_previous
 from dsv41c.kernels.triton.launch import chained
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows16
@@ -22,7 +22,6 @@ _LARGEST_RATIO = 16  # the loops over a group's tokens are unrolled
 @triton.jit
 def project_rows(
     wkv, wgate, x, raw, M: tl.constexpr, D: tl.constexpr, GATED: tl.constexpr, T: tl.constexpr, K: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, tokens / T), rows M or with a gate 2 M: wkv x, then wgate x, to raw f32 [tokens, rows]."""
     row = tl.program_id(0)
@@ -31,8 +30,6 @@ def project_rows(
     weight = wkv
     if row >= M:  # never without a gate
         weight = wgate
-    prefetch(weight + row % M * D, D * (wkv.dtype.element_ty.primitive_bitwidth // 8), PDL)
-    await_previous(PDL)
     value = rows16(weight, x + token * D, row % M, M, D, D, 1, T, K, 8)
     place = raw + (token + tl.arange(0, T))[None, :] * WIDTH + row + tl.arange(0, 1)[:, None]
     tl.store(place, value)
@@ -180,6 +177,6 @@ def _projected(x: Tensor, wkv: Tensor, wgate: Tensor | None) -> tuple[Tensor, Te
     together = min(count & -count, 4)
     project_rows[(width, count // together)](
         wkv, wkv if wgate is None else wgate, rows.contiguous(), raw, M=channels, D=dim, GATED=wgate is not None,
-        T=together, K=1024 // together, num_warps=1, **chained(x.device),
+        T=together, K=1024 // together, num_warps=1,
     )  # fmt: skip
     return raw, raw[:, channels:] if wgate is not None else raw, width

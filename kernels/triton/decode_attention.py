@@ -58,7 +58,6 @@ def attention_input(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=assembly(device),
-        **chained(device),
         num_warps=tile.warps,
     )
     latent = torch.empty(batch, 1, low, dtype=streams.dtype, device=device)
@@ -116,7 +115,6 @@ def _query(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=assembly(device),
-        **chained(device),
         BATCH=batch,
         D=given.normed.shape[2],
         S=given.pre.shape[2],
@@ -168,7 +166,6 @@ def attention_output(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=asm,
-        **chained(device),
         KIND=language_type(query.dtype),
         num_warps=tile.warps,
     )
@@ -192,7 +189,6 @@ def attention_output(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=asm,
-        **chained(device),
         num_warps=tile.warps,
     )
     return window_kv, target

@@ -13,7 +13,6 @@ from dsv41c.kernels.triton import experts
 from dsv41c.kernels.triton.decode_input import SublayerInput
 from dsv41c.kernels.triton.launch import (
     assembly,
-    chained,
     counters,
     language_type,
     power,
@@ -85,7 +84,6 @@ def ffn(
         UNROLL=tile.unroll,
         TOKEN_FIRST=batch > 1,
         ASM=assembly(streams.device),
-        **chained(streams.device),
         num_warps=1,
     )
     return given.pre, target
@@ -133,7 +131,6 @@ def _hidden(
         ITERATIONS=given.iterations,
         KIND=language_type(given.normed.dtype),
         ASM=assembly(device),
-        **chained(device),
         num_warps=1,
     )
     return hidden4, shared
@@ -184,7 +181,6 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         LIMITED=limit > 0,
         KIND=language_type(given.normed.dtype),
         ASM=assembly(device),
-        **chained(device),
         num_warps=tile.warps,
     )
     return chosen
@@ -208,7 +204,6 @@ def logits(step: Step, streams: Tensor, pre: Tensor, norm_weight: Tensor, head_h
         BM=rows,
         T=block,
         K=min(256, power(dim)),
-        **chained(streams.device),
         UNROLL=4,
         num_warps=1,
     )

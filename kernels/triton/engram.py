@@ -14,7 +14,7 @@ from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.reference.engram import RowTable
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value, prefetch
+from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value
 from dsv41c.kernels.triton.launch import Tile, assembly, chained, is_fp8, tile8, vector_block, words
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows8, store_planes8
@@ -114,10 +114,9 @@ class DeviceTable:
 
 @triton.jit
 def gather_rows(
-    ids, codes, scale, out, columns, stride, first, C: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+    ids, codes, scale, out, columns, stride, first, C: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Grid (tokens * columns): one table row, C channels, to out [tokens, columns, C]; ids `stride` apart by token."""
-    await_previous(PDL)
     program = tl.program_id(0).to(tl.int64)
     row = tl.load(ids + program // columns * stride + first + program % columns)
     channel = tl.arange(0, BLOCK)
@@ -130,7 +129,7 @@ def _gather(table: DeviceTable, ids: Tensor, tokens: int, columns: int, stride: 
     width = table.codes.shape[1]
     gather_rows[(tokens * columns,)](
         ids, table.codes, table.scale, out, columns, stride, first, C=width, BLOCK=triton.next_power_of_2(width),
-        num_warps=1, **chained(out.device),
+        num_warps=1,
     )  # fmt: skip
 
 
@@ -160,13 +159,11 @@ def to_planes(x, planes, N: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 @triton.jit
 def project_rows(
     codes, scales, vectors, out, count, M: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, T: tl.constexpr,
-    U: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    U: tl.constexpr, UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid (M / BM, count / T upward): out [count, M] of an E4M3 matrix [M, N] times vectors as `rows8` takes them."""
     first = tl.program_id(0) * BM
     token = tl.program_id(1) * T
-    prefetch(codes + first * (N // 4), BM * N, PDL)
-    await_previous(PDL)
     value = rows8(codes, scales, vectors + token * N, N, count - token, first, M, N, BM, T, U, UNROLL, ASM)
     tokens = tl.minimum(token + tl.arange(0, T), count - 1)
     place = out + tokens[None, :] * M + (first + tl.arange(0, BM))[:, None]
@@ -259,6 +256,6 @@ def _projected(rows: Tensor, wkv: Tensor | Packed) -> Tensor:
     out = torch.empty(count, height, dtype=rows.dtype, device=rows.device)
     project_rows[height // tile.rows, triton.cdiv(count, block)](
         words(wkv.codes), wkv.scale.view(torch.uint8), vectors, out, count, M=height, N=width, BM=tile.rows, T=block,
-        U=tile.units, UNROLL=tile.unroll, ASM=assembly(rows.device), num_warps=tile.warps, **chained(rows.device),
+        U=tile.units, UNROLL=tile.unroll, ASM=assembly(rows.device), num_warps=tile.warps,
     )  # fmt: skip
     return out

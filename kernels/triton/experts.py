@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, put_streams
-from dsv41c.kernels.triton.common import await_previous, e8m0_value, prefetch, softplus, swiglu
+from dsv41c.kernels.triton.common import e8m0_value, softplus, swiglu
 from dsv41c.kernels.triton.fragments import rows8_pair
 from dsv41c.kernels.triton.planes import (
     PLANE4_HIDDEN,
@@ -25,7 +25,7 @@ def route_rows(
     s1, s1_scale, s3, s3_scale, vectors, hidden8, limit,
     E: tl.constexpr, BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, K: tl.constexpr, INTER: tl.constexpr,
     BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr, UNROLL: tl.constexpr, LIMITED: tl.constexpr,
-    KIND: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    KIND: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """The router, and what does not wait for it. Grid (ceil(B/T) * (E + INTER/BM),), for blocks of T tokens:
     programs that score an expert each, the last of which picks A for every token; then, or for T tokens first, since
@@ -40,8 +40,6 @@ def route_rows(
     if (part >= 0) & (part < BLOCKS * E):
         start = part // E * T
         expert = part % E
-        prefetch(gate + expert * D, D * (gate.dtype.element_ty.primitive_bitwidth // 8), PDL)
-        await_previous(PDL)
         if T == 1:
             logit = rows16(gate, normed, expert, E, D, D, 1, 1, K, UNROLL)
         else:
@@ -58,9 +56,6 @@ def route_rows(
         block = program - E if T == 1 else program
         row = block % (INTER // BM) * BM
         start = block // (INTER // BM) * T
-        prefetch(s1 + row * (D // 4), BM * D, PDL)
-        prefetch(s3 + row * (D // 4), BM * D, PDL)
-        await_previous(PDL)
         x8 = vectors + start * D
         if T == 1:
             first = rows8(s1, s1_scale, x8, D, 1, row, INTER, D, BM, T, U, UNROLL, ASM)
@@ -144,7 +139,7 @@ def hidden_rows(
     BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, G: tl.constexpr,
     UNROLL: tl.constexpr, LIMITED: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL8: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr, KIND: tl.constexpr,
-    ASM: tl.constexpr, PDL: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid (B + B * A * INTER + ceil(B/T) * D/BM,): the mixing of each token finished; a row of w1 and w3 of a chosen
     expert, with SwiGLU and routing weight; BM rows of w2 of the shared expert, which for T tokens take long and come
@@ -154,7 +149,6 @@ def hidden_rows(
     shared f32 [B, D], rounded. For more than one token pairs come by expert (`order`), so that one read a second time
     is in the L2 cache still.
     """
-    await_previous(PDL, EARLY=False)  # `down_rows` reads ids before it waits
     program = tl.program_id(0)
     SHARED: tl.constexpr = 0 if T == 1 else (BATCH + T - 1) // T * (D // BM)
     routed = program - BATCH - SHARED
@@ -227,7 +221,7 @@ def _routed(
 def down_rows(
     w2, w2_scale, hidden4, ids, shared, streams, post, comb, target,
     A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, G: tl.constexpr,
-    UNROLL: tl.constexpr, TOKEN_FIRST: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    UNROLL: tl.constexpr, TOKEN_FIRST: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """BM rows of w2 of every chosen expert, summed, and with the shared expert's put onto the streams: [B, S, D].
 
@@ -239,11 +233,6 @@ def down_rows(
     else:
         first = tl.program_id(0) * BM
         token = tl.program_id(1)
-    if not TOKEN_FIRST:
-        for i in tl.static_range(A):
-            own = tl.load(ids + token * A + i) * D + first
-            prefetch(w2 + own * (INTER // 8), BM * INTER // 2, PDL)
-    await_previous(PDL)
     EVICT: tl.constexpr = "" if TOKEN_FIRST else "evict_first"
     GROUPS: tl.constexpr = INTER // 32
     TOTAL: tl.constexpr = A * GROUPS
@@ -274,14 +263,10 @@ def down_rows(
 @triton.jit
 def head_rows(
     head, normed, logits, V, D: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, K: tl.constexpr, UNROLL: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (V/BM, B/T): logits f32 [B, V]."""
     first = tl.program_id(0) * BM
     block = tl.program_id(1)
-    if first + BM <= V:
-        prefetch(head + first.to(tl.int64) * D, BM * D * (head.dtype.element_ty.primitive_bitwidth // 8), PDL)
-    await_previous(PDL)
     value = rows16(head, normed + block * T * D, first, V, D, D, BM, T, K, UNROLL)
     row = (first + tl.arange(0, BM))[:, None]
     token = (block * T + tl.arange(0, T))[None, :].to(tl.int64)

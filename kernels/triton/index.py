@@ -10,7 +10,7 @@ from torch import Tensor
 from dsv41c.kernels.reference import index as reference
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value, prefetch
+from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value
 from dsv41c.kernels.triton.launch import chained
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows16
@@ -126,7 +126,6 @@ def make_queries(
     latent, codes, scales, x, weights_proj, frequency, positions, query, weight, tokens, factor,
     H: tl.constexpr, C: tl.constexpr, N: tl.constexpr, D: tl.constexpr, R: tl.constexpr, MODE: tl.constexpr,
     K: tl.constexpr, KW: tl.constexpr, FP8: tl.constexpr, PROJECT: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, H * C / 32 + H with PROJECT, else H * C / 32): 32 channels of a query, or one head weight.
 
@@ -135,11 +134,6 @@ def make_queries(
     """
     row = tl.program_id(0)
     block = tl.program_id(1)
-    if PROJECT:  # noqa: SIM102 - a branch of the compiler's and one of the device's
-        if block < H * C // 32:
-            BYTES: tl.constexpr = 32 * N * (codes.dtype.element_ty.primitive_bitwidth // 8)
-            prefetch(codes + block.to(tl.int64) * 32 * N, BYTES, PDL)
-    await_previous(PDL)
     KIND: tl.constexpr = query.dtype.element_ty
     if block < H * C // 32:
         pair = tl.arange(0, 16)
@@ -201,8 +195,7 @@ def index_query(
     make_queries[(count, blocks + heads if project else blocks)](
         latent, codes, scales, x.contiguous(), weights_proj, rope, step.positions, query, weight, tokens, factor,
         H=heads, C=channels, N=width, D=dim, R=rope_dim, MODE=MODES[kv_cache], K=256, KW=1024,
-        FP8=codes.dtype == torch.uint8, PROJECT=project, num_warps=4 if project else 1, enable_fp_fusion=False,
-        **chained(x.device),
+        FP8=codes.dtype == torch.uint8, PROJECT=project, num_warps=8 if project else 1, enable_fp_fusion=False,
     )  # fmt: skip
     return query, weight
 

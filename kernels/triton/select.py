@@ -35,13 +35,11 @@ def score_and_count(
     H: tl.constexpr, HP: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, RATIO: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr, SOURCE: tl.constexpr, BN: tl.constexpr,
     LEAST: tl.constexpr, STAGES: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, B): keys int16 of a chunk to scores [B, count], and how many have which upper 8 bits.
 
     counts int32 [2, B, chunks, 256]: of groups, and with SOURCE of blocks. Others as in `score_tiles`.
     """
-    await_previous(PDL)
     session = tl.program_id(1)
     score_chunk(
         query, weight, keys, candidates, slots, positions, scores, capacity, count, blocks,
@@ -324,7 +322,7 @@ def _chunks(
         query, weight, keys, scores if candidates is None else candidates, step.slots, step.positions, scores,
         counts[0], keys.shape[1], count, 1 if candidates is None else candidates.shape[2], RATIO=ratio,
         BLOCK_SIZE=size, MASKED=candidates is not None, SOURCE=blocks > 0, LEAST=_LEAST, STAGES=4 if roomy else 2,
-        **shape, **chained(device),
+        **shape,
     )  # fmt: skip
     shared = {"RATIO": ratio, "BLOCK_SIZE": size, "LEAST": _LEAST, **chained(device)}
     grid = (chunks, batch, parts)
