@@ -153,12 +153,8 @@ class CapturedSteps:
 
         def work(stage: Stage) -> None:
             self.executor.arrive(stage, values, rows)
-            for part in self._parts[stage.index]:
-                self._fetch(part, values, self.devices[stage.place])
-                self._look(part, stage, bucket, context, rows)
-                self.devices[stage.place].replay(GraphKey(bucket, context, part.start, part.stop - 1))
-                if self.executor.checks:
-                    self._check(part, values)
+            with self.executor.at_work(stage):
+                self._replay(stage, GraphKey(bucket, context, 0, 0), values, rows)
             self.executor.leave(stage, values, rows, drop=False)
 
         self.executor.transport.run(self.executor.stages, rows, work)
@@ -172,11 +168,13 @@ class CapturedSteps:
             ops = [op for index in part for op in self.executor.ops[self.executor.regions[index].id]]
             ledger.before_replay(ops, Step(given.slots, given.positions, context), rows)
 
-    def _replay(self, stage: Stage, bucket: int, context: int, values: dict[str, Tensor]) -> None:
+    def _replay(self, stage: Stage, step: GraphKey, values: dict[str, Tensor], rows: Rows | None) -> None:
+        """The ranges of a stage; `step` has the bucket and the context."""
         device = self.devices[stage.place]
         for part in self._parts[stage.index]:
             self._fetch(part, values, device)
-            device.replay(GraphKey(bucket, context, part.start, part.stop - 1))
+            self._look(part, stage, step.bucket, step.context, rows)
+            device.replay(replace(step, first=part.start, last=part.stop - 1))
             if self.executor.checks:
                 self._check(part, values)
 

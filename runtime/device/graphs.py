@@ -36,6 +36,7 @@ class GraphDevice:
         self.checks = checks
         self._graphs: dict[GraphKey, _Graph] = {}
         self._pool: Any = None  # torch has no stable name for the type of a pool's handle
+        self._stream: torch.cuda.Stream | None = None
 
     def warm_up(self, work: Work) -> None:
         """Run work once on a stream of its own, as capture asks for: libraries set themselves up at a first call."""
@@ -52,12 +53,13 @@ class GraphDevice:
         with torch.cuda.device(self.place):
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
+                self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own is one for all devices, and on the first
             graph = torch.cuda.CUDAGraph()
             seen = geometries(work.reads())
             collecting = gc.isenabled()
             gc.disable()  # to free a tensor of another graph during a capture breaks it
             try:
-                with torch.cuda.graph(graph, pool=self._pool):
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                     outputs = work.call(None)
             finally:
                 if collecting:

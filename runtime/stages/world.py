@@ -6,6 +6,7 @@ Rank = place * shards + shard. Numbers on the host go over gloo, tensors of a de
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -85,6 +86,7 @@ def joined(manifest: Manifest) -> Iterator[World]:
     watch = Watch.start(rank, names)
     try:
         yield World(rank, size, shards, local, names, shared, watch)
+        gc.collect()  # graphs with collectives in them have to go before the groups
         dist.barrier()
     finally:
         watch.stop()
