@@ -7,7 +7,6 @@ import triton.language as tl
 
 from dsv41c.kernels.triton.boundary import finish_mix, load_streams, put_streams
 from dsv41c.kernels.triton.common import (
-    await_previous,
     e2m1_value,
     e4m3_bits,
     e4m3_value,
@@ -41,13 +40,12 @@ def input_rows(
 def latents(
     raw, q_norm, kv_norm, frequency, positions, latent, planes, window_rows, q_eps, kv_eps,
     QL: tl.constexpr, C: tl.constexpr, R: tl.constexpr, QB: tl.constexpr, FAKE: tl.constexpr,
-    PLANES: tl.constexpr, PDL: tl.constexpr,
+    PLANES: tl.constexpr,
 ):  # fmt: skip
     """Grid (2, B): the query latent normed; the window row (norm, rope, fake FP8).
 
     latent [B, QL] and with PLANES its planes8; window_rows [B, C]. QB: the power of two from QL on.
     """
-    await_previous(PDL)
     token = tl.program_id(1)
     own = raw + token * (QL + C)
     if tl.program_id(0) == 0:
@@ -152,7 +150,7 @@ def attend_split(
     query, window_kv, window_rows, compress_kv, topk, slots, positions, best, weight, value,
     H, G, K, ratio, softmax_scale,
     SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr,
-    PACKED: tl.constexpr, SELECTED: tl.constexpr, PDL: tl.constexpr,
+    PACKED: tl.constexpr, SELECTED: tl.constexpr,
 ):  # fmt: skip
     """Grid (SPLITS, heads/HEADS, B): a softmax over KEYS keys, the window's splits before the selection's.
 
@@ -160,7 +158,6 @@ def attend_split(
     the weighted sum of the split. query [B, H, C]; window_kv [slots, W, C]; compress_kv [slots, G, C]; topk int64
     [B, K].
     """
-    await_previous(PDL)
     split = tl.program_id(0)
     token = tl.program_id(2)
     slot = tl.load(slots + token)
@@ -209,13 +206,12 @@ def _softmax(
 def attend_join(
     best, weight, value, sink, frequency, positions, slots, vectors, window_rows, window_kv,
     H, SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, R: tl.constexpr, GROUP: tl.constexpr,
-    PACKED: tl.constexpr, KIND: tl.constexpr, PDL: tl.constexpr,
+    PACKED: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Grid (H + 1, B): joins the splits of a head in order, undoes the rope; the last program stores the ring's row.
 
     vectors: for `rows8`, of GROUP * C columns for each group of GROUP heads.
     """
-    await_previous(PDL)
     head = tl.program_id(0)
     token = tl.program_id(1)
     position = tl.load(positions + token)

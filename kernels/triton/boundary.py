@@ -10,7 +10,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv41c.kernels.triton.common import await_previous
 from dsv41c.kernels.triton.planes import store_all_planes4, store_all_planes8
 
 
@@ -32,14 +31,13 @@ def arrive_last(counter, others):
 def normed_input(
     streams, pre, pre_stride, norm_weight, fn, normed, planes8, planes4, sums, norm_eps,
     D: tl.constexpr, S: tl.constexpr, SLICE: tl.constexpr, SLICES: tl.constexpr, BLOCK: tl.constexpr,
-    PLANES8: tl.constexpr, PLANES4: tl.constexpr, PDL: tl.constexpr,
+    PLANES8: tl.constexpr, PLANES4: tl.constexpr,
 ):  # fmt: skip
     """Grid (1 + slices, B): program 0 of a token collapses and norms, the others are `mix_slice`.
 
     streams [B, S, D]; pre f32 [B, S], `pre_stride` apart; normed [B, D] in its dtype, rounded twice as the ops are, and
     its planes. BLOCK: the power of two from D on.
     """
-    await_previous(PDL)
     token = tl.program_id(1)
     if tl.program_id(0) == 0:
         _collapse_norm(

@@ -4,20 +4,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-
-@triton.jit
-def await_previous(PDL: tl.constexpr):
-    """Wait until the launch before this one has ended: what it wrote is there then, what it read may be overwritten.
-
-    PDL: this launch may have begun before that (programmatic dependent launch, `launch.chained`); nothing may be loaded
-    or stored before this call. The next launch, if it is one of these too, may begin once every program has come here.
-    For launches of few programs, which gain the time of a start; of thousands, each of which waits, an H200 lost more.
-    """
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
 
 
 @triton.jit

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from dsv41c.kernels.reference import compress as reference
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import await_previous
-from dsv41c.kernels.triton.launch import chained
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows16
 from dsv41c.kernels.triton.rows import MODES, norm_pairs, rope_pairs, row_place, store_row
@@ -75,14 +73,12 @@ def _pooled(tail, kv, score, stride, first, waiting, tokens, RATIO: tl.constexpr
 def finish_groups(
     kv, score, stride, tail, norm_weight, frequency, slots, positions, latent, pool, tokens, capacity, spare, eps,
     C: tl.constexpr, R: tl.constexpr, WIDTH: tl.constexpr, RATIO: tl.constexpr, MODE: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (G, B): a group's rows to its latent and its row of the compressed KV; group 0 also leaves the new tail.
 
     kv and score [B * tokens, C], rows `stride` apart (RATIO 1: no score, no tail); tail f32 [slots, 2, RATIO, C];
     latent [B, G, C]; pool [slots, capacity, WIDTH].
     """
-    await_previous(PDL)
     group = tl.program_id(0)
     session = tl.program_id(1)
     KIND: tl.constexpr = latent.dtype.element_ty
@@ -159,7 +155,6 @@ def compress(
         kv, score, stride, norm_weight if group_tail is None else group_tail, norm_weight, rope, step.slots,
         step.positions, latent, compress_kv, tokens, compress_kv.shape[1], compress_kv.shape[0] - 1, eps,
         C=channels, R=rope_dim, WIDTH=compress_kv.shape[2], RATIO=ratio, MODE=MODES[kv_cache], enable_fp_fusion=False,
-        **chained(x.device),
     )  # fmt: skip
     return (latent, compress_kv) if group_tail is None else (latent, compress_kv, group_tail)
 

@@ -11,7 +11,7 @@ from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import attention
 from dsv41c.kernels.triton.decode_input import SublayerInput
-from dsv41c.kernels.triton.launch import assembly, chained, language_type, power, scales, tile8, vector_block, words
+from dsv41c.kernels.triton.launch import assembly, language_type, power, scales, tile8, vector_block, words
 from dsv41c.kernels.triton.target import AMD_SHARED, shared_memory
 
 _HEADS = 16  # heads of a program, the fewest that a matrix product takes
@@ -80,7 +80,6 @@ def attention_input(
         QB=power(low),
         FAKE=attrs["window_rows_kv_cache"] != "none",
         PLANES=batch == 1,
-        **chained(device),
         num_warps=4,
     )
     vectors = planes.view(torch.int32) if batch == 1 else latent
@@ -236,7 +235,6 @@ def _attend(
         KEYS=keys,
         PACKED=packed,
         SELECTED=topk is not None,
-        **chained(device),
         num_warps=warps,
     )
     vectors = torch.empty(batch, heads * channels, dtype=torch.float16 if batch == 1 else query.dtype, device=device)
@@ -259,7 +257,6 @@ def _attend(
         GROUP=heads // attrs["output_groups"],
         PACKED=packed,
         KIND=language_type(query.dtype),
-        **chained(device),
         num_warps=2,
     )
     return vectors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dsv41c.kernels.triton import boundary
-from dsv41c.kernels.triton.launch import chained, power
+from dsv41c.kernels.triton.launch import power
 
 _SLICE = 64  # channels of every stream that a program of the mixing sums takes
 
@@ -67,6 +67,5 @@ class SublayerInput:
             BLOCK=power(dim),
             PLANES8=mix is not None and batch == 1,
             PLANES4=planes4,
-            **chained(device),
             num_warps=8 if dim > 2048 else 4,
         )

@@ -14,8 +14,8 @@ from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.reference.engram import RowTable
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value
-from dsv41c.kernels.triton.launch import Tile, assembly, chained, is_fp8, tile8, vector_block, words
+from dsv41c.kernels.triton.common import e4m3_value, e8m0_value
+from dsv41c.kernels.triton.launch import Tile, assembly, is_fp8, tile8, vector_block, words
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows8, store_planes8
 
@@ -147,9 +147,8 @@ def engram_rows(engram_ids: Tensor, table: RowTable, *, index: int) -> Tensor:
 
 
 @triton.jit
-def to_planes(x, planes, N: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def to_planes(x, planes, N: tl.constexpr, BLOCK: tl.constexpr):
     """Grid (ceil(N / BLOCK), rows): rows [N] as `planes8`."""
-    await_previous(PDL)
     row = tl.program_id(1)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + row * N + column, mask=column < N, other=0.0).to(tl.float32)
@@ -173,13 +172,11 @@ def project_rows(
 @triton.jit
 def gate_streams(
     streams, projected, q_weight, k_weight, out, gates, eps, S: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (S, rows): one stream of streams [rows, S, D] plus its gate times the value; gates f32 [rows, S].
 
     projected [rows, S + 1, D]: the keys, then the value.
     """
-    await_previous(PDL)
     stream = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     h = streams + (row * S + stream) * D
@@ -234,7 +231,7 @@ def engram_gate(
     gates = torch.empty(batch, tokens, count, dtype=torch.float32, device=streams.device)
     gate_streams[count, batch * tokens](
         streams.contiguous(), projected, q_weight, k_weight, out, gates, eps, S=count, D=dim,
-        BLOCK=min(1024, triton.next_power_of_2(dim)), enable_fp_fusion=False, **chained(streams.device),
+        BLOCK=min(1024, triton.next_power_of_2(dim)), enable_fp_fusion=False,
     )  # fmt: skip
     return out, gates
 
@@ -249,7 +246,7 @@ def _projected(rows: Tensor, wkv: Tensor | Packed) -> Tensor:
     tile = Tile(2, min(32, triton.next_power_of_2(width // 16)), 4)
     if count == 1:
         planes = torch.empty(count, width, dtype=torch.float16, device=rows.device)
-        to_planes[triton.cdiv(width, 1024), count](vectors, planes, N=width, BLOCK=1024, **chained(rows.device))
+        to_planes[triton.cdiv(width, 1024), count](vectors, planes, N=width, BLOCK=1024)
         vectors = planes.view(torch.int32)
     else:
         tile = tile8(width, height, tokens=block)

@@ -10,8 +10,7 @@ from torch import Tensor
 from dsv41c.kernels.reference import index as reference
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import await_previous, e4m3_value, e8m0_value
-from dsv41c.kernels.triton.launch import chained
+from dsv41c.kernels.triton.common import e4m3_value, e8m0_value
 from dsv41c.kernels.triton.matmul import matmul
 from dsv41c.kernels.triton.planes import rows16
 from dsv41c.kernels.triton.rows import MODES, fp4_pairs, norm_pairs, rope_pairs, row_place, store_row
@@ -26,13 +25,11 @@ def store_keys(
     rows, wk, k_norm, frequency, slots, positions, pool, capacity, spare, eps,
     C: tl.constexpr, N: tl.constexpr, R: tl.constexpr, WIDTH: tl.constexpr, RATIO: tl.constexpr, MODE: tl.constexpr,
     K: tl.constexpr, PROJECT: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (G, B): the key of a group, C channels, to its row of pool [slots, capacity, WIDTH].
 
     rows [B, G, N] are latents, which wk [C, N] projects here; without PROJECT they are the projected rows [B, G, C].
     """
-    await_previous(PDL)
     group = tl.program_id(0)
     session = tl.program_id(1)
     KIND: tl.constexpr = rows.dtype.element_ty
@@ -89,7 +86,7 @@ def index_keys(
         rows, wk, k_norm, rope, step.slots, step.positions, index_k, index_k.shape[1], index_k.shape[0] - 1, eps,
         C=channels, N=width, R=rope_dim, WIDTH=index_k.shape[2], RATIO=ratio, MODE=MODES[kv_cache],
         K=min(128, triton.next_power_of_2(width)), PROJECT=project, num_warps=8 if project else 1,
-        enable_fp_fusion=False, **chained(latent.device),
+        enable_fp_fusion=False,
     )  # fmt: skip
     return index_k
 

@@ -108,13 +108,6 @@ def assembly(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-@cache
-def chained(device: torch.device) -> dict[str, bool]:
-    """Options of a launch whose kernel calls `await_previous`: it may begin early where the device can (sm_90 on)."""
-    able = assembly(device) and torch.cuda.get_device_capability(device) >= (9, 0)
-    return {"PDL": True, "launch_pdl": True} if able else {"PDL": False}
-
-
 def words(codes: Tensor) -> Tensor:
     """One-byte codes as int32 words, four codes each; the same memory."""
     return codes.view(torch.int32)

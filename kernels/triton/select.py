@@ -16,8 +16,6 @@ from torch import Tensor
 
 from dsv41c.kernels.reference import index, select
 from dsv41c.kernels.step import Step
-from dsv41c.kernels.triton.common import await_previous
-from dsv41c.kernels.triton.launch import chained
 from dsv41c.kernels.triton.radix import fill, find_bin, item_keys, select_rows, take
 from dsv41c.kernels.triton.score import HIDDEN16, chunk_of, score_chunk, score_tiles, shape_of_tiles
 from dsv41c.kernels.triton.target import shared_memory
@@ -88,14 +86,12 @@ def _add_up(counts, active, chunk):
 def count_lower(
     scores, positions, counts, lower, above, count, wanted, wanted_blocks,
     RATIO: tl.constexpr, BLOCK_SIZE: tl.constexpr, LEAST: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, B, 1 or 2): how many keys of the bin of the limit have which lower 8 bits.
 
     lower int32 [2, B, chunks, 256]; above int32 [2, B, chunks, 2]: how many keys of the chunk are above that bin, and
     which bin it is.
     """
-    await_previous(PDL)
     chunk = tl.program_id(0)
     session = tl.program_id(1)
     groups, size = chunk_of(positions, session, count, RATIO, LEAST)
@@ -135,10 +131,8 @@ def _count_lower(
 def write_selection(
     scores, positions, lower, above, topk, kept, count, wanted, wanted_blocks, width, blocks,
     RATIO: tl.constexpr, BLOCK_SIZE: tl.constexpr, LEAST: tl.constexpr, CHUNKS: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (CHUNKS, B, 1 or 2): what the chunk adds to topk int64 [B, width], then to kept uint8 [B, blocks]."""
-    await_previous(PDL)
     chunk = tl.program_id(0)
     session = tl.program_id(1)
     groups, size = chunk_of(positions, session, count, RATIO, LEAST)
@@ -324,7 +318,7 @@ def _chunks(
         BLOCK_SIZE=size, MASKED=candidates is not None, SOURCE=blocks > 0, LEAST=_LEAST, STAGES=4 if roomy else 2,
         **shape,
     )  # fmt: skip
-    shared = {"RATIO": ratio, "BLOCK_SIZE": size, "LEAST": _LEAST, **chained(device)}
+    shared = {"RATIO": ratio, "BLOCK_SIZE": size, "LEAST": _LEAST}
     grid = (chunks, batch, parts)
     count_lower[grid](scores, step.positions, counts[0], counts[1], above, count, k, blocks, **shared)
     write_selection[grid](

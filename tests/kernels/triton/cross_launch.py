@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,25 +54,16 @@ def _smaller(value: Any) -> Any:
 
 
 def build(case: Case, target: str) -> Any:
-    """The compiled kernel; raises what Triton raises. PDL is what a launch on the target has."""
+    """The compiled kernel; raises what Triton raises."""
     names = case.kernel.arg_names
-    constants = dict(case.constants)
-    if "PDL" in names:
-        constants["PDL"] = target == "sm_90"
-    given = case.types.keys() | constants.keys()
+    given = case.types.keys() | case.constants.keys()
     assert set(names) == given, f"{case.kernel.__name__}: {set(names) ^ given}"
     aligned = {name for name in names if name in case.divisible or case.types.get(name, "").startswith("*")}
     source = ASTSource(
         fn=case.kernel,
         signature={name: case.types.get(name, "constexpr") for name in names},
-        constexprs={(names.index(name),): value for name, value in constants.items()},
+        constexprs={(names.index(name),): value for name, value in case.constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
     options = {"num_warps": case.warps, "num_stages": case.stages}
     return triton.compile(source, target=TARGETS[target], options=options)
-
-
-def touched_early(ptx: str) -> list[str]:
-    """What a kernel that waits for the launch before it loads or stores before it waits."""
-    before, waits, _ = ptx.partition("griddepcontrol.wait")
-    return re.findall(r"(?:ld|st|atom|red)\.global\S*", before) if waits else []
