@@ -24,6 +24,7 @@ from dsv41c.runtime.engine import Engine, Started
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.plan import Plan
 from dsv41c.runtime.session import Session
+from dsv41c.runtime.shards import of_shard
 from dsv41c.runtime.stages.busy import Busy
 from dsv41c.runtime.stages.layout import Layout
 from dsv41c.runtime.stages.weights import PlacedWeights, used_by
@@ -129,9 +130,12 @@ class _Bench:
         places = Steps.places_of(manifest, self.world)
         made = {}
         for place, used in used_by(manifest, layout, places).items():
-            part = manifest.model_copy(update={"weights": [entry for entry in manifest.weights if entry.id in used]})
-            stored = self.options.stored_experts
-            made[place] = random_weights(part, places[place], stored_experts=stored, seed=self.options.seed)
+            entries = [of_shard(entry) for entry in manifest.weights if entry.id in used]
+            part = manifest.model_copy(update={"weights": entries})
+            stored, shard = self.options.stored_experts, 0 if self.world is None else self.world.shard
+            made[place] = random_weights(
+                part, places[place], stored_experts=stored, seed=self.options.seed, shard=shard
+            )
         return PlacedWeights(made)
 
     def _wait(self) -> None:
