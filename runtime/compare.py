@@ -113,7 +113,7 @@ class Comparer:
             for region in self.engine.executor.regions[stage.regions.start : stage.regions.stop]:
                 own = {value for op in self.engine.executor.ops[region.id] for value in op.writes.values()}
                 looked_at = [value for value in self.order if value in own]
-                if not looked_at:  # those before it are
+                if not looked_at:  # nor is any behind it
                     break
                 feeds = {value: tensor for value, tensor in known.items() if value not in own}
                 reference = self.references[stage.place]

@@ -91,14 +91,14 @@ def run_plan(
     """Run a plan on one session. `on_text` gets text as it grows, `on_part` the name of each part as it begins.
 
     In a `world`, every process makes the same call, and draws the same tokens: at a temperature above 0 without a seed,
-    with that of the first.
+    with that of the first. The first writes the files.
 
     Raises `UserFault` for everything that a user can get wrong, before weights are loaded where that is possible; a
     failed comparison is no fault but a result.
     """
     options = options or RunOptions()
-    outputs = [path for path in (options.logits_out, options.states_out) if path is not None]
-    check_writable(outputs)
+    writes = world is None or world.rank == 0
+    check_writable([path for path in (options.logits_out, options.states_out) if path is not None and writes])
     sampler = Sampler(options.temperature, options.top_p, options.seed)
     if world is not None:
         sampler = Sampler(options.temperature, options.top_p, world.agreed(sampler.seed))
@@ -126,7 +126,8 @@ def run_plan(
             if on_text is not None and new:
                 on_text(new)
     with clock.part("write"):
-        run.write()
+        if writes:
+            run.write()
     result.comparison = run.comparer.result() if run.comparer is not None else None
     result.foreign = tuple(engine.pools.ledger.findings()) if engine.pools.ledger is not None else ()
     return result

@@ -10,6 +10,7 @@ from torch import Tensor
 from dsv41c.diagnostics import Diagnostic, UserFault
 
 MAX_SEED = 2**63 - 1
+_DRAWN = 2**32 - 1  # a drawn seed is short enough to be typed
 
 
 class Sampler:
@@ -27,7 +28,7 @@ class Sampler:
         self.temperature = temperature
         self.top_p = top_p
         self.generator = torch.Generator()
-        self.seed = self.generator.seed() & MAX_SEED if seed is None else seed
+        self.seed = self.generator.seed() & _DRAWN if seed is None else seed
         self.generator.manual_seed(self.seed)
 
     def next(self, logits: Tensor) -> int:

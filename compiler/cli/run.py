@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -51,7 +51,7 @@ def work(arguments: Namespace, console: Console) -> int:
             raise UsageError("`--states-out` and `--compare` look at every stage; run the plan in one process for them")
         with joined(plan.manifest) as world:
             if world.rank:  # the first process speaks for all
-                result = run_plan(plan, checkpoint, prompt, replace(options, logits_out=None), world=world)
+                result = run_plan(plan, checkpoint, prompt, options, world=world)
                 return _told_foreign(console, result)  # of its own stages
             return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options, world=world))
     return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options))

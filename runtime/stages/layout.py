@@ -23,6 +23,11 @@ class Boundary:
     mirrors: tuple[TransferEntry, ...]
 
     @property
+    def stays(self) -> bool:
+        """Whether both stages are on one device, so that nothing has to be sent."""
+        return self.source == self.target
+
+    @property
     def name(self) -> str:
         """`0 -> 1`, by stages."""
         return f"{self.to - 1} -> {self.to}"

@@ -66,7 +66,7 @@ class ProcessTransport:
         self._error: Exception | None = None
         self._failure: str | None = None
         self._side: torch.cuda.Stream | None = None
-        self._sending: list[tuple[dist.Work, Tensor]] = []
+        self._sending: list[tuple[int, dist.Work, Tensor]] = []  # with the step of each
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class ProcessTransport:
         self._step += 1
         self._error = self._failure = None
         for stage in stages:
-            header = self._header(stage) if stage.boundary is not None else None
+            header = None if stage.boundary is None or stage.boundary.stays else self._header(stage)
             if header is not None and header.failure is not None:
                 self._failure = self._failure or header.failure
             if self._failure is None:
@@ -86,11 +86,14 @@ class ProcessTransport:
                     work(stage)
                 except Exception as error:
                     self._error, self._failure = error, _said(stage, self.world, error)
-            if self._failure is not None and stage.index + 1 < len(self.layout.stages):
+            following = [each.boundary for each in self.layout.stages[stage.index + 1 : stage.index + 2]]
+            if self._failure is not None and any(each is not None and not each.stays for each in following):
                 self._send(Header(self._step, _checksum(rows), 0, self._failure).packed(), stage.index + 1)
 
     def leave(self, crossing: Crossing, values: Mapping[str, Tensor], pools: Pools, rows: Rows) -> None:
         """Send the header and the message, and go on."""
+        if crossing.boundary.stays:
+            return
         message = _joined(crossing.leaving(values, pools, rows), self.place)
         self._send(Header(self._step, _checksum(rows), message.numel()).packed(), crossing.boundary.to)
         if message.numel():
@@ -99,6 +102,8 @@ class ProcessTransport:
 
     def arrive(self, crossing: Crossing, values: MutableMapping[str, Tensor], pools: Pools, rows: Rows) -> None:
         """Take over the message whose header has come."""
+        if crossing.boundary.stays:
+            return
         forms, message = crossing.forms(rows), self._message(crossing.boundary.source, crossing.bytes(rows))
         self.traffic.setdefault(crossing.boundary.to, Traffic()).add(rows, message.numel())
         crossing.arrive(_parted(message, forms), values, pools, rows)
@@ -110,7 +115,7 @@ class ProcessTransport:
         own = torch.zeros(shape, dtype=torch.float32, device=self.place)
         if logits is not None and self._failure is None and world.rank == self._last:
             own.copy_(logits[: shape[0]])
-        error, works = self._error, []
+        step, error, works = self._step, self._error, []
         with _Peer(world, self._last):
             for part in (header, own):
                 if part.numel():
@@ -121,6 +126,7 @@ class ProcessTransport:
             with _Peer(world, self._last):
                 for work in works:
                     work.wait()
+                self._let_go(step)
             if error is not None:
                 raise error
             told = Header.of(header)
@@ -154,13 +160,19 @@ class ProcessTransport:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def _send(self, message: Tensor, stage: int) -> None:
-        """Send to the place of a stage; what is on its way is kept until it is there."""
+        """Send to the place of a stage; what is on its way is kept until its step has ended."""
         target = self.world.beside(self.layout.place_of(stage))
         with _Peer(self.world, target):
             work = dist.isend(message, target)
             assert work is not None
-            self._sending = [pair for pair in self._sending if not pair[0].is_completed()]
-            self._sending.append((work, message))
+            self._sending.append((self._step, work, message))
+
+    def _let_go(self, step: int) -> None:
+        """Of what was sent up to a step that has ended: it has arrived. Gloo does not know before it is asked."""
+        for sent, work, _ in self._sending:
+            if sent <= step:
+                work.wait()
+        self._sending = [each for each in self._sending if each[0] > step]
 
     def _header(self, stage: Stage) -> Header:
         packed, rank = Header(0, 0).packed(), self._before(stage)
@@ -229,7 +241,8 @@ def _element(part: Tensor) -> int:
 
 
 def _checksum(rows: Rows) -> int:
-    return zlib.crc32(repr((rows.slots, rows.positions, rows.tokens, rows.context)).encode())
+    tail = None if rows.tail is None else (rows.tail.before, rows.tail.after, *rows.tail.rows.regions.values())
+    return zlib.crc32(repr((rows.slots, rows.positions, rows.tokens, rows.context, tail)).encode())
 
 
 def _said(stage: Stage, world: World, error: Exception) -> str:

@@ -28,6 +28,7 @@ def test_a_seed_decides() -> None:
     other = Sampler(1.0, 1.0, 8)
     assert draws[0] != [other.next(logits) for _ in range(20)]
     drawn = Sampler(1.0)
+    assert len(str(drawn.seed)) <= 18, "`--seed` takes no more digits"
     again = Sampler(1.0, seed=drawn.seed)
     assert [drawn.next(logits) for _ in range(20)] == [again.next(logits) for _ in range(20)]
 

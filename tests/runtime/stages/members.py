@@ -13,18 +13,29 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
+COMMANDS = 5  # of `scenes`, each with a port of its own
 CUTS = {
-    2: [([6, 10], [0, 1]), ([5, 6, 7, 10], [0, 1, 0, 1])],
+    2: [([6, 10], [0, 1]), ([2, 5, 6, 7, 10], [0, 0, 1, 0, 1])],
     4: [([1, 5, 7, 10], None), ([2, 4, 7, 8, 10], [0, 1, 2, 3, 1])],
 }
 
 
+def ports(count: int) -> list[str]:
+    """Ports that nobody uses."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    found = [str(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return found
+
+
 def started(size: int, command: Sequence[str], **more: str) -> list[subprocess.Popen[str]]:
     """So many processes with the variables that `torchrun` sets."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    port, *others = ports(1 + COMMANDS)
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    shared["PORTS"] = ",".join(others)
     return [
         subprocess.Popen(
             [sys.executable, *command],
@@ -42,7 +53,7 @@ def played(size: int, scene: str, folder: Path) -> list[Any]:
     import torch
 
     members = started(size, [__file__, scene, str(folder / scene)])
-    said = [member.communicate(timeout=100)[1] for member in members]
+    said = [member.communicate(timeout=200)[1] for member in members]
     assert not any(member.returncode for member in members), "\n".join(said)
     return [torch.load(folder / f"{scene}.{rank}", weights_only=False) for rank in range(size)]
 
@@ -50,20 +61,34 @@ def played(size: int, scene: str, folder: Path) -> list[Any]:
 # --- scenes: each gives what a process saw --------------------------------------------------------------------------
 
 
-def stories() -> list[Any]:
-    """The story of `test_stages` on every cut for so many processes, and what crossed."""
-    from splits import engine_of, split
-    from test_stages import story
+def numbers() -> dict[str, Any]:
+    """All that has the numbers of one stage, in one start, by the part of it."""
+    from scenes import commands, goldens, hurried, random_stories, sending_views
+    from splits import split
 
     from dsv41c.runtime.stages.world import joined, processes
 
-    plans, found = [split(*cut) for cut in CUTS[processes()]], []
-    with joined(plans[0].manifest) as world:
-        for compiled in plans:
-            running = engine_of(compiled, world=world)
-            traffic = running.executor.transport.traffic
-            found.append((story(running), {stage: (t.tokens, t.bytes) for stage, t in traffic.items()}))
+    cuts, folder = CUTS[processes()], Path(sys.argv[2]).parent
+    with joined(split(*cuts[0]).manifest) as world:
+        found = {"stories": [_story(cut, world) for cut in cuts], "random": random_stories(folder, world)}
+        if world.size == 2:
+            found["goldens"] = goldens(world)
+            found["late"] = hurried(world, folder / "late")
+            with sending_views():
+                found["views"] = hurried(world, folder / "views")
+    if "late" in found:
+        found["commands"] = commands(folder)
     return found
+
+
+def _story(cut: tuple[list[int], list[int] | None], world: Any) -> Any:
+    """The story of `test_stages` on a cut, and what crossed."""
+    from splits import engine_of, split
+    from test_stages import story
+
+    running = engine_of(split(*cut), world=world)
+    traffic = running.executor.transport.traffic
+    return story(running), {stage: (t.tokens, t.bytes) for stage, t in traffic.items()}
 
 
 def failures() -> Any:
@@ -83,7 +108,7 @@ def failures() -> Any:
                 raise MemoryError("no room for this")
             return getattr(kernels_for("cpu"), kind)
 
-    compiled, kernels = split([2, 5, 6, 10], [0, 1, 0, 1]), Failing()
+    compiled, kernels = split([2, 4, 5, 6, 10], [0, 1, 1, 0, 1]), Failing()
     with joined(compiled.manifest) as world:
         running = engine_of(compiled, world=world, kernels=kernels)
         a, b, c = (running.open() for _ in range(3))
@@ -155,7 +180,7 @@ def pipelined() -> Any:
     return [*found[::2], bool(ledger.reads) and not ledger.first]
 
 
-SCENES: dict[str, Callable[[], Any]] = {scene.__name__: scene for scene in (stories, failures, strangers, pipelined)}
+SCENES: dict[str, Callable[[], Any]] = {scene.__name__: scene for scene in (numbers, failures, strangers, pipelined)}
 
 
 if __name__ == "__main__":

@@ -74,6 +74,14 @@ def compiled(spec: Spec, folder: Path, placement: Spec | None = None) -> Plan:
     return load_plan(folder)
 
 
+def write(found: Sequence[Spec], devices: int, folder: Path) -> None:
+    """The plans of models, `N.one` of one stage and `N.cut` on so many devices."""
+    for number, spec in enumerate(found):
+        compiled(spec, folder / f"{number}.one")
+        layers = spec["model"]["n_layers"]
+        compiled(spec, folder / f"{number}.cut", stages(random.Random(number), layers, devices))
+
+
 def weights_of(one: Plan) -> dict[str, object]:
     """The same weights wherever they are made, with experts decoded once."""
     made = random_weights(one.manifest, torch.device("cpu"), table_rows=1 << 10)

@@ -2,36 +2,119 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import random_plans
+import scenes
 import torch
 from golden_tiny import TINY
 from members import CUTS, played, started
+from safetensors.torch import load_file
 from splits import split
 from test_stages import expected, within  # noqa: F401  (a fixture)
+
+from dsv41c.compiler.cli import main
+from dsv41c.runtime.manifest import Manifest
+
+from ...strategies import specs  # noqa: TID252 (tests are no installed package)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes_give_the_numbers_of_one_stage(size: int, tmp_path: Path, expected: list[torch.Tensor]) -> None:  # noqa: F811
-    every = played(size, "stories", tmp_path)
+    random_plans.write(random_plans.drawn(specs, 2, least=size + 1), size, tmp_path)
+    shutil.copytree(split([3, 7, 10], [0, 1, 0]).folder, tmp_path / "commands.plan")
+    stories = scenes.random_stories(tmp_path)
+    every = played(size, "numbers", tmp_path)
     for member in every:
-        for (ends, devices), (logits, traffic) in zip(CUTS[size], member, strict=True):
+        for (ends, devices), (logits, traffic) in zip(CUTS[size], member["stories"], strict=True):
             within(logits, expected)
-            manifest = split(ends, devices).manifest
-            for stage, (tokens, count) in traffic.items():
-                moves = [move for move in manifest.transfers if move.to_stage == stage]
-                said = sum(move.bytes_per_token for move in moves)
-                rest = sum(move.bytes_per_token for move in moves if move.how == "mirror")
-                assert 0 < count <= said * tokens + rest * 40, stage
+            within_what_is_said(traffic, split(ends, devices).manifest)
+        assert all(map(random_plans.same, member["random"], stories))
+    if size == 2:
+        alone = scenes.goldens()
+        assert all(random_plans.same(member["goldens"], alone) for member in every)
+        expect_steps_ahead(every)
+        expect_commands(every, tmp_path)
+
+
+def within_what_is_said(traffic: dict[int, tuple[int, int]], manifest: Manifest) -> None:
+    """What crossed is no more than the plan says."""
+    for stage, (tokens, count) in traffic.items():
+        moves = [move for move in manifest.transfers if move.to_stage == stage]
+        said = sum(move.bytes_per_token for move in moves)
+        rest = sum(move.bytes_per_token for move in moves if move.how == "mirror")
+        assert 0 < count <= said * tokens + rest * 40, stage
+
+
+def expect_steps_ahead(every: list[Any]) -> None:
+    """It goes on while the receiver is late: what it sends outlives that; views of what it overwrites do not."""
+    alone, _ = scenes.hurried()
+    for member in every:
+        assert random_plans.same(member["late"][0], alone)
+        assert member["late"][1] == 0, "what has arrived is not kept"
+        assert not random_plans.same(member["views"][0], alone)
+
+
+def expect_commands(every: list[Any], folder: Path) -> None:
+    """The first process says what one process says, with the seed that it drew; the other has no result."""
+    for number, command in enumerate(scenes.COMMANDS):
+        (code, out, err), (other, nothing, _) = (member["commands"][number] for member in every)
+        assert code == other and nothing == ""
+        if {"--compare", "--states-out"} & set(command):
+            assert code == 2 and out == "" and "run the plan in one process for them" in err
+            continue
+        if "--logits-out" in command:
+            written = load_file(folder / "logits.safetensors")["logits"]
+        drawn = (
+            () if "--seed" in command or "--temperature" not in command else ("--seed", str(json.loads(out)["seed"]))
+        )
+        assert scenes.said(folder, (*command, *drawn))[:2] == (0, out) and code == 0
+        if "--logits-out" in command:
+            assert torch.equal(load_file(folder / "logits.safetensors")["logits"], written)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_another_number_of_processes_than_devices(
+    rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every one ends, before it waits for another."""
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", str(rank))
+    command = ["run", str(split([6, 10]).folder), "--checkpoint", str(TINY), "--ids", "1,2,3", "-n", "3"]
+    assert main(command) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "error[DSV890]: 3 processes were started for plan `tiny`, which takes 2" in said.err
+    assert "torchrun --nproc-per-node 2" in said.err
+
+
+def test_torchrun_prints_what_one_process_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", str(split([3, 7, 10], [0, 1, 0]).folder), "--checkpoint", str(TINY)]
+    command += ["--prompt", "the quick brown fox", "-n", "8"]
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dsv41c")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *launcher, *command], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert main(command) == 0
+    assert done.stdout == capsys.readouterr().out != ""
 
 
 def test_a_failure_breaks_its_sessions_everywhere_and_no_others(tmp_path: Path) -> None:
     (said, broken, same), (own, own_broken, own_same) = played(2, "failures", tmp_path)
     assert broken == own_broken == (True, True, False) and same and own_same
     assert "no room for this" in own
-    assert "stage 1 of process 1 (stages 1, 3 on cpu:1)" in said and "layers.2" in said and "no room for this" in said
+    assert (
+        "stage 1 of process 1 (stages 1, 2, 4 on cpu:1)" in said and "layers.2" in said and "no room for this" in said
+    )
 
 
 def test_processes_that_disagree_are_told(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.stages.transport import LocalTransport
 
 CUTS = [
-    *(([end, 10], None) for end in range(1, 10)),
+    *(([end, 10], None) for end in (3, 5, 7)),  # `test_splits` has every one, with a shorter story
     ([3, 7, 10], None),
     ([5, 6, 7, 10], [0, 1, 0, 1]),
     ([1, 2, 8, 9, 10], None),
@@ -70,7 +70,8 @@ def test_tails_cross_boundaries(tail: str) -> None:
 
 
 def test_captured_steps_cross_boundaries() -> None:
-    eager, captured = engine_of(plan()), engine_of(split([5, 6, 7, 10], [0, 1, 0, 1]), strict=True)
+    one = ("decode_buckets: [1, 2, 4]", "decode_buckets: [4]")  # with a row of padding
+    eager, captured = engine_of(plan(ORACLE, one)), engine_of(split([5, 6, 7, 10], [0, 1, 0, 1], one), strict=True)
     assert captured.captured is not None
     tokens = ids()
     pairs = [(eager.open(), captured.open()) for _ in range(3)]
@@ -85,7 +86,7 @@ def test_captured_steps_cross_boundaries() -> None:
             assert torch.allclose(a, b, rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize(("ends", "devices"), CUTS[2:12:3], ids=str)
+@pytest.mark.parametrize(("ends", "devices"), CUTS[::2], ids=str)
 def test_no_more_crosses_than_the_plan_says(ends: list[int], devices: list[int] | None) -> None:
     running = engine_of(split(ends, devices))
     transport = running.executor.transport
