@@ -23,13 +23,15 @@ def check_writable(paths: list[Path]) -> None:
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file whole or not at all. Raises `UserFault` (DSV865) where that fails."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     try:
         with replacing(path) as temporary:
             save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary)
-    except OSError as error:
-        raise UserFault([_fault(path, f"cannot be written: {error.strerror or error}", None)]) from None
+    except (OSError, SafetensorError) as error:
+        why = error.strerror or error if isinstance(error, OSError) else error
+        raise UserFault([_fault(path, f"cannot be written: {why}", None)]) from None
 
 
 def _findings(path: Path) -> list[Diagnostic]:
@@ -38,6 +40,8 @@ def _findings(path: Path) -> list[Diagnostic]:
         return [_fault(path, f"the folder `{parent}` does not exist", "make it first")]
     if path.is_dir():
         return [_fault(path, "is a folder, not a file", "name a file in it")]
+    if path.exists() and not path.is_file():
+        return [_fault(path, "is no plain file", "name a file")]
     if not os.access(parent, os.W_OK | os.X_OK):
         return [_fault(path, f"the folder `{parent}` is not writable", "choose another folder")]
     return []

@@ -34,6 +34,8 @@ def expect_writable(path: str) -> None:
     expect_parent(path)
     if Path(path).is_dir():
         raise cannot_write(path, "it is a folder")
+    if Path(path).exists() and not Path(path).is_file():  # a file that took its place would end the device or pipe
+        raise cannot_write(path, "it is no plain file")
 
 
 def expect_parent(path: str) -> None:

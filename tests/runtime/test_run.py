@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from golden_tiny import LOGITS_BOUND, ORACLE, TINY, apart, golden, ids, plan, prefill_rows
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from dsv41c.compiler.cli.files import expect_writable
 from dsv41c.diagnostics import UserFault
 from dsv41c.runtime.files import save_tensors
 from dsv41c.runtime.run import Prompt, RunOptions, RunResult, read_ids, run_plan
@@ -126,6 +128,27 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert codes(fault) == ["DSV865"]
     assert os.listdir(tmp_path) == ["l.safetensors"]
     assert load_file(path)["a"].sum() == 2
+
+
+def test_a_disk_that_fills_up_while_tensors_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(UserFault, match="No space left") as fault:
+        save_tensors({"a": torch.zeros(2)}, tmp_path / "l.safetensors")
+    assert codes(fault) == ["DSV865"] and os.listdir(tmp_path) == []
+
+
+def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserFault, match="no plain file") as fault:
+        run((5,), logits_out=pipe)
+    assert codes(fault) == ["DSV865"]
+    with pytest.raises(UserFault, match="no plain file"):
+        expect_writable(str(pipe))
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize(
