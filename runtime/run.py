@@ -90,13 +90,14 @@ def run_plan(
 ) -> RunResult:
     """Run a plan on one session. `on_text` gets text as it grows, `on_part` the name of each part as it begins.
 
-    In a `world`, every process makes the same call, and draws the same tokens: at a temperature above 0 without a seed,
-    with that of the first. The first writes the files.
+    In a `world`, every process makes the call, and the first one's prompt and options are for all; it writes the files.
 
     Raises `UserFault` for everything that a user can get wrong, before weights are loaded where that is possible; a
     failed comparison is no fault but a result.
     """
     options = options or RunOptions()
+    if world is not None:
+        prompt, options = world.agreed((prompt, options))
     writes = world is None or world.rank == 0
     check_writable([path for path in (options.logits_out, options.states_out) if path is not None and writes])
     sampler = Sampler(options.temperature, options.top_p, options.seed)

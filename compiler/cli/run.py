@@ -49,7 +49,7 @@ def work(arguments: Namespace, console: Console) -> int:
     if processes() > 1:
         if options.states_out is not None or options.compare:
             raise UsageError("`--states-out` and `--compare` look at every stage; run the plan in one process for them")
-        with joined(plan.manifest) as world:
+        with joined(plan.manifest, strict=options.strict) as world:
             if world.rank:  # the first process speaks for all
                 result = run_plan(plan, checkpoint, prompt, options, world=world)
                 return _told_foreign(console, result)  # of its own stages
@@ -111,6 +111,8 @@ def limit_threads(console: Console) -> None:
     Waiting threads sleep: spinning is no faster here and slows small models tenfold where the cores do other work too.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # of processes that go, the run tells itself
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if console.settings.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(console.settings.threads)
         os.environ["MKL_NUM_THREADS"] = str(console.settings.threads)

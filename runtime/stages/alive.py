@@ -1,7 +1,7 @@
 """Noticing that another process has gone, whatever this one is waiting for.
 
-Each process counts up a number of its own in a store that the first process keeps, and looks at the others'. Where one
-stands still, or the store is gone, there is nothing to wait for any more: the run ends with a message.
+Each process counts up a number of its own in the store over which they met, and looks at the others'. Where one stands
+still, or the store is gone, there is nothing to wait for any more: the run ends with a message.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 
-import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import Store
 
-from dsv41c.diagnostics import Diagnostic
+from dsv41c.diagnostics import Diagnostic, UserFault
 from dsv41c.report import render
 
 _BEAT = 0.5  # seconds
@@ -27,7 +27,7 @@ EXIT = 2
 class Watch:
     """A thread that beats and looks. `gone` says it once, whoever noticed."""
 
-    def __init__(self, store: TCPStore, rank: int, names: Sequence[str]) -> None:
+    def __init__(self, store: Store | None, rank: int, names: Sequence[str]) -> None:
         self._store = store
         self._rank = rank
         self._names = names
@@ -35,16 +35,11 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True, name="dsv41c watch")
 
     @staticmethod
-    def start(rank: int, names: Sequence[str]) -> Watch:
-        """A watch of all processes, once all have come here."""
-        host, port = os.environ["MASTER_ADDR"], torch.zeros(1, dtype=torch.int64)
-        if rank == 0:
-            store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-            port[0] = store.port
-        dist.broadcast(port, 0)
-        if rank != 0:
-            store = TCPStore(host, int(port), is_master=False)
-        watch = Watch(store, rank, names)
+    def start(store: Store, rank: int, names: Sequence[str]) -> Watch:
+        """A watch of all processes that have met over a store, through a connection of its own."""
+        own: Store = store.clone()  # type: ignore[attr-defined]
+        own.set_timeout(timedelta(seconds=_SILENCE))
+        watch = Watch(own, rank, names)
         watch._thread.start()
         return watch
 
@@ -53,16 +48,40 @@ class Watch:
         self._over.set()
         self._thread.join(timeout=2 * _BEAT)
 
-    def gone(self, rank: int) -> Diagnostic:
-        """The finding (DSV892) for a process that has gone; the thread says nothing of it then."""
+    @contextmanager
+    def over(self, rank: int | None = None) -> Iterator[None]:
+        """Turns what torch raises when another process has gone, the one of `rank` most likely, into the finding."""
+        try:
+            yield
+        except RuntimeError as error:  # torch's own kind for what its backends report
+            raise UserFault([self.gone(rank)]) from error
+
+    def gone(self, rank: int | None) -> Diagnostic:
+        """The finding (DSV892) for a process that has gone; the thread says nothing of it then.
+
+        Who notices first has seen the one that began it; the others only see their neighbours leave, and say the same.
+        """
         self._over.set()
+        guess = "" if rank is None or rank == self._rank else self._names[rank]
+        who = self._first(guess) or "another process"
         return Diagnostic(
             "DSV892",
-            f"{self._names[rank]} has gone, so {self._names[self._rank]} cannot go on",
+            f"{who} has ended, or not answered for {_SILENCE:.0f} s, so {self._names[self._rank]} cannot go on",
             help="what it said last, if anything, is in its own output; start the run again",
         )
 
+    def _first(self, guess: str) -> str:
+        """Whom the first process that noticed has named; the guess where nobody has, or the store is gone."""
+        if self._store is None or not guess:
+            return guess
+        try:
+            told = self._store.compare_set("gone", "", guess).decode()
+        except RuntimeError:
+            return guess
+        return guess if told == self._names[self._rank] else told
+
     def _run(self) -> None:
+        assert self._store is not None, "a watch that runs has a store"
         seen = {rank: (-1, time.monotonic()) for rank in range(len(self._names)) if rank != self._rank}
         while not self._over.wait(_BEAT):
             rank = 0  # whom a failing store speaks of
@@ -73,7 +92,7 @@ class Watch:
                     if count != seen[rank][0]:
                         seen[rank] = count, time.monotonic()
                 silent = [rank for rank, (_, since) in seen.items() if time.monotonic() - since > _SILENCE]
-            except RuntimeError:  # the first process keeps the store
+            except RuntimeError:  # the first process keeps the store, or whoever started them all
                 silent = [0]
             if silent and not self._over.is_set():
                 sys.stderr.write(render((self.gone(silent[0]),), {}, "text"))

@@ -6,6 +6,8 @@ to come out the same on each: processes are on devices of one kind, with as many
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -13,29 +15,33 @@ from torch import Tensor
 from dsv41c.diagnostics import Diagnostic
 from dsv41c.kernels.collectives import Collectives
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.stages.alive import Watch
 
 __all__ = ["Collectives", "GroupCollectives", "other_shards"]
 
 
 class GroupCollectives:
-    """The processes of a group, in its order; of all processes without one."""
+    """The processes of a group, in its order; of all processes without one. `watch` tells who has gone."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, watch: Watch | None = None) -> None:
         self._group = group
+        self._over = nullcontext if watch is None else watch.over
         self.size = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of every process's `x`, a new tensor with the same bits on each."""
         total = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=self._group)
+        with self._over():
+            dist.all_reduce(total, group=self._group)
         return total
 
     def all_gather(self, x: Tensor, axis: int) -> Tensor:
         """Every process's `x`, in the order of ranks along an axis; a new tensor."""
         x = x.contiguous()
         parts = [torch.empty_like(x) for _ in range(self.size)]
-        dist.all_gather(parts, x, group=self._group)
+        with self._over():
+            dist.all_gather(parts, x, group=self._group)
         return torch.cat(parts, dim=axis)
 
 

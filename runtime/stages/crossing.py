@@ -22,7 +22,7 @@ class Rows:
 
     `padding` rows of the batch come behind them and never cross. `context` as in `Step`. With a `tail`, of a chunk's
     values only the last rows cross that somebody on the other side reads. `epochs`, those of the sessions, say with
-    their slots whose state it is, for the ledger.
+    their slots whose state it is, for the ledger. `digest`: a checksum of the tokens, where processes compare.
     """
 
     slots: tuple[int, ...]
@@ -32,6 +32,7 @@ class Rows:
     padding: int = 0
     tail: Tail | None = None
     epochs: tuple[int, ...] = ()
+    digest: int = 0
 
     def read(self, value: str) -> int:
         """How many rows of a step value cross."""

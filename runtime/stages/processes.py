@@ -116,14 +116,14 @@ class ProcessTransport:
         if logits is not None and self._failure is None and world.rank == self._last:
             own.copy_(logits[: shape[0]])
         step, error, works = self._step, self._error, []
-        with _Peer(world, self._last):
+        with self.world.watch.over(self._last):
             for part in (header, own):
                 if part.numel():
                     works.append(dist.broadcast(part, self._last, async_op=True))
         on_host = self._on_host(own, works[1:])
 
         def wait() -> Tensor:
-            with _Peer(world, self._last):
+            with self.world.watch.over(self._last):
                 for work in works:
                     work.wait()
                 self._let_go(step)
@@ -162,7 +162,7 @@ class ProcessTransport:
     def _send(self, message: Tensor, stage: int) -> None:
         """Send to the place of a stage; what is on its way is kept until its step has ended."""
         target = self.world.beside(self.layout.place_of(stage))
-        with _Peer(self.world, target):
+        with self.world.watch.over(target):
             work = dist.isend(message, target)
             assert work is not None
             self._sending.append((self._step, work, message))
@@ -176,7 +176,7 @@ class ProcessTransport:
 
     def _header(self, stage: Stage) -> Header:
         packed, rank = Header(0, 0).packed(), self._before(stage)
-        with _Peer(self.world, rank):
+        with self.world.watch.over(rank):
             dist.recv(packed, rank)
         return Header.of(packed)
 
@@ -191,7 +191,7 @@ class ProcessTransport:
         """So many bytes from a place; work of the device waits for them, the host does not where it need not."""
         message, rank = torch.empty(count, dtype=torch.uint8, device=self.place), self.world.beside(source)
         if count:
-            with _Peer(self.world, rank):
+            with self.world.watch.over(rank):
                 work = dist.irecv(message, rank)
                 assert work is not None
                 work.wait()
@@ -201,21 +201,6 @@ class ProcessTransport:
         """The rank that sends to a stage."""
         assert stage.boundary is not None
         return self.world.beside(stage.boundary.source)
-
-
-class _Peer:
-    """Turns what torch raises when another process has gone into the finding of that."""
-
-    def __init__(self, world: World, rank: int) -> None:
-        self._world = world
-        self._rank = rank
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RuntimeError):  # torch's own kind for what its backends report
-            raise UserFault([self._world.watch.gone(self._rank)]) from error
 
 
 def _joined(parts: Sequence[Tensor], place: torch.device) -> Tensor:
@@ -242,7 +227,7 @@ def _element(part: Tensor) -> int:
 
 def _checksum(rows: Rows) -> int:
     tail = None if rows.tail is None else (rows.tail.before, rows.tail.after, *rows.tail.rows.regions.values())
-    return zlib.crc32(repr((rows.slots, rows.positions, rows.tokens, rows.context, tail)).encode())
+    return zlib.crc32(repr((rows.slots, rows.positions, rows.tokens, rows.digest, tail)).encode())
 
 
 def _said(stage: Stage, world: World, error: Exception) -> str:
@@ -263,7 +248,11 @@ def _elsewhere(text: str) -> Diagnostic:
 
 
 def _disagree(world: World, rank: int, header: Header, step: int) -> Diagnostic:
-    what = f"step {header.step} there, step {step} here" if header.step != step else f"other sessions in step {step}"
+    what = (
+        f"step {header.step} there, step {step} here"
+        if header.step != step
+        else f"other sessions or tokens in step {step}"
+    )
     return Diagnostic(
         "DSV893",
         f"{world.names[world.rank]} and {world.names[rank]} were asked for different things: {what}",

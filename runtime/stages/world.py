@@ -12,18 +12,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from dsv41c.diagnostics import Diagnostic, UserFault
+from dsv41c.runtime.device.families import not_runnable
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.refusals import raise_if
 from dsv41c.runtime.stages.alive import Watch
 from dsv41c.runtime.stages.collectives import GroupCollectives
 from dsv41c.runtime.stages.layout import Layout
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "rocm": "cpu:gloo,cuda:nccl", "hpu": "cpu:gloo,hpu:hccl"}
-_PATIENCE = timedelta(days=7)  # a process may wait for a person; one that is gone is noticed otherwise
+T = TypeVar("T")
+_PATIENCE = timedelta(days=7)  # a stage may take long; a process that is gone is noticed otherwise
+_MEETING = timedelta(minutes=3)  # to wait for all processes to come
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,12 @@ class World:
         """The rank of the same shard of another place."""
         return place * self.shards + self.shard
 
-    def agreed(self, number: int) -> int:
-        """The first process's number, for all."""
-        told = torch.tensor([number], dtype=torch.int64)
-        dist.broadcast(told, 0)
-        return int(told)
+    def agreed(self, value: T) -> T:
+        """The first process's value, for all; any that can be pickled."""
+        told: list[T] = [value]
+        with self.watch.over(0):
+            dist.broadcast_object_list(told, 0, device=torch.device("cpu"))
+        return told[0]
 
 
 def processes(environment: Mapping[str, str] = os.environ) -> int:
@@ -65,32 +73,50 @@ def processes(environment: Mapping[str, str] = os.environ) -> int:
 
 
 @contextmanager
-def joined(manifest: Manifest) -> Iterator[World]:
-    """This process among those that were started for a plan; all leave together.
+def joined(manifest: Manifest, *, strict: bool = False) -> Iterator[World]:
+    """This process among those that were started for a plan; all leave together. `strict` as for `Engine`.
 
-    Raises `UserFault` (DSV890) where their number is not the plan's.
+    Raises `UserFault`: DSV858 where the device of this process is not here, DSV890 where the number of processes is not
+    the plan's, DSV892 where one of them does not come, DSV893 where they have other plans.
     """
     layout, shards = Layout.of(manifest), manifest.target.tensor_parallel
-    size = processes()
+    size, local = processes(), int(os.environ.get("LOCAL_RANK", "0"))
     if size != len(layout.devices) * shards:
         raise UserFault([_another_number(manifest, layout, size)])
+    raise_if(not_runnable(manifest, strict=strict, only=local))
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # the collectives are small; multicast needs rights that few have
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    if manifest.target.family in ("cuda", "rocm"):
+    family = "cpu" if strict else manifest.target.family
+    if family in ("cuda", "rocm"):
         torch.cuda.set_device(local)
-    dist.init_process_group(_BACKENDS[manifest.target.family], timeout=_PATIENCE)
-    rank = dist.get_rank()
     names = tuple(_name(layout, number, shards) for number in range(size))
-    groups = [dist.new_group([place * shards + shard for shard in range(shards)]) for place in range(size // shards)]
-    shared = GroupCollectives(groups[rank // shards]) if shards > 1 else None
-    watch = Watch.start(rank, names)
+    store, rank = _met(size)
+    watch = Watch.start(store, rank, names)
     try:
-        yield World(rank, size, shards, local, names, shared, watch)
+        with watch.over():
+            dist.init_process_group(_BACKENDS[family], store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+            members = [range(place * shards, (place + 1) * shards) for place in range(size // shards)]
+            groups = [dist.new_group(list(ranks)) for ranks in members]
+        shared = GroupCollectives(groups[rank // shards], watch) if shards > 1 else None
+        world = World(rank, size, shards, local, names, shared, watch)
+        if world.agreed(manifest.graph_sha256) != manifest.graph_sha256:
+            raise UserFault([_another_plan(world, manifest)])
+        yield world
         gc.collect()  # graphs with collectives in them have to go before the groups
-        dist.barrier()
+        with watch.over():
+            dist.barrier()
     finally:
         watch.stop()
     dist.destroy_process_group()
+
+
+def _met(size: int) -> tuple[Store, int]:
+    """The store over which all processes have met, and the rank of this one."""
+    try:
+        store, rank, _ = next(iter(rendezvous("env://", timeout=_MEETING)))
+    except RuntimeError as error:
+        message = f"{size} processes were started together, and not all of them have come within {_MEETING}"
+        raise UserFault([Diagnostic("DSV892", message, help="look at what the others wrote last")]) from error
+    return store, int(rank)
 
 
 def _name(layout: Layout, rank: int, shards: int) -> str:
@@ -110,6 +136,14 @@ def _another_number(manifest: Manifest, layout: Layout, size: int) -> Diagnostic
         f"{size} processes were started for plan `{manifest.name}`, which takes {wanted}: it has {places} devices{each}"
         f" ({', '.join(layout.devices)})",
         facts=(("processes", str(size)), ("devices", str(places)), ("tensor_parallel", str(shards))),
-        help=f"start it with `torchrun --nproc-per-node {wanted} -m dsv41c run ...`"
+        help=f"start it with `torchrun --nproc-per-node {wanted} -m dsv41c run|bench PLAN ...`"
         + ("" if shards > 1 else ", or as one process, which drives all devices"),
+    )
+
+
+def _another_plan(world: World, manifest: Manifest) -> Diagnostic:
+    return Diagnostic(
+        "DSV893",
+        f"{world.names[world.rank]} has another plan than {world.names[0]}: the graph of its `{manifest.name}` differs",
+        help="give every process the same plan folder",
     )

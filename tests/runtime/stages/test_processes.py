@@ -23,6 +23,7 @@ from test_stages import expected, within  # noqa: F401  (a fixture)
 
 from dsv41c.compiler.cli import main
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.plan import Plan
 
 from ...strategies import specs  # noqa: TID252 (tests are no installed package)
 
@@ -128,18 +129,81 @@ def test_steps_of_several_sessions_overlap(tmp_path: Path) -> None:
 
 def test_a_process_that_is_killed_ends_the_run_everywhere() -> None:
     compiled = split([2, 6, 10])
-    command = ["-m", "dsv41c", "run", str(compiled.folder), "--checkpoint", str(TINY), "--ids", "1,2,3", "-n", "70"]
-    members = started(3, command)
-    time.sleep(1.0)
-    while members[0].poll() is None and not _in_step(members[1].pid):
-        time.sleep(0.1)
-    members[1].kill()
-    killed = time.monotonic()
-    said = [member.communicate(timeout=60)[1] for member in members]
-    assert time.monotonic() - killed < 30
+    members = started(3, [*command(compiled), "-n", "70"])
+    said = killed(members, 1)
     for rank in (0, 2):
         assert members[rank].returncode == 2, said[rank]
-        assert "DSV892" in said[rank] and "has gone" in said[rank]
+        assert "DSV892" in said[rank] and "process 1 (stage 1 on cpu:1) has ended" in said[rank]
+        assert "process 1 (stage 1 on cpu:1) cannot go on" not in said[rank] and "Traceback" not in said[rank]
+
+
+def test_a_shard_that_is_killed_ends_the_run(tmp_path: Path) -> None:
+    assert main(["synth", "toy", "-o", str(tmp_path / "toy")]) == 0
+    sets = ["--set", "placement.tensor_parallel=2"]
+    assert main(["compile", "toy", "-o", str(tmp_path / "plan"), *sets]) == 0
+    run = [
+        "-m",
+        "dsv41c",
+        "run",
+        str(tmp_path / "plan"),
+        "--checkpoint",
+        str(tmp_path / "toy"),
+        "--ids",
+        "1",
+        "-n",
+        "300",
+    ]
+    members = started(2, run)
+    said = killed(members, 1)
+    assert members[0].returncode == 2 and "DSV892" in said[0] and "Traceback" not in said[0], said[0]
+
+
+def test_a_process_that_never_comes_to_its_work_ends_the_run() -> None:
+    """One finds no checkpoint: it says so, and the other does not wait for it."""
+    compiled, missing = split([6, 10]), "nowhere"
+    members = started(2, [*command(compiled), "-n", "5"])
+    other = started(
+        1, [*command(compiled, missing), "-n", "5"], WORLD_SIZE="2", RANK="1", MASTER_PORT=port_of(members[0])
+    )
+    members[1].kill()
+    (said, lost) = (member.communicate(timeout=100) for member in (members[0], other[0]))
+    assert other[0].returncode == 2 and missing in lost[1], lost[1]
+    assert members[0].returncode == 2 and "DSV892" in said[1], said[1]
+
+
+def test_the_first_process_speaks_for_all() -> None:
+    """Another prompt and another number of tokens in the second process are not what runs."""
+    compiled = split([6, 10])
+    first = started(2, [*command(compiled), "-n", "3"])
+    other = started(
+        1, [*command(compiled, ids="4,5"), "-n", "9"], WORLD_SIZE="2", RANK="1", MASTER_PORT=port_of(first[0])
+    )
+    first[1].kill()
+    said, _ = first[0].communicate(timeout=100)
+    other[0].communicate(timeout=100)
+    assert first[0].returncode == other[0].returncode == 0 and len(said.strip().split(",")) == 3
+
+
+def command(compiled: Plan, checkpoint: str = str(TINY), ids: str = "1,2,3") -> list[str]:
+    return ["-m", "dsv41c", "run", str(compiled.folder), "--checkpoint", checkpoint, "--ids", ids]
+
+
+def killed(members: list[subprocess.Popen[str]], rank: int) -> list[str]:
+    """What all said once one was killed, when it was at work; within seconds."""
+    time.sleep(1.0)
+    while members[0].poll() is None and not _in_step(members[rank].pid):
+        time.sleep(0.1)
+    members[rank].kill()
+    began = time.monotonic()
+    said = [member.communicate(timeout=60)[1] for member in members]
+    assert time.monotonic() - began < 30
+    return said
+
+
+def port_of(member: subprocess.Popen[str]) -> str:
+    """The port over which a process meets the others."""
+    variables = Path(f"/proc/{member.pid}/environ").read_bytes().split(b"\0")
+    return next(item.removeprefix(b"MASTER_PORT=").decode() for item in variables if item.startswith(b"MASTER_PORT="))
 
 
 def _in_step(process: int) -> bool:
