@@ -228,7 +228,7 @@ def _too_small(found: Estimate, place: Place) -> Diagnostic:
             ("runtime.max_context", str(runtime.max_context)),
             ("runtime.max_sessions", str(runtime.max_sessions)),
         ),
-        help="try more stages or larger devices; `--fit context` and `--fit sessions` find the largest that fits",
+        help="try more stages or larger devices; `--fit context|sessions` finds the largest that fits, if any",
     )
 
 

@@ -99,7 +99,7 @@ def _lines(found: Estimate, fit: Fit | None) -> Iterator[str]:
         yield "not counted"
         yield from (_item(item, wide) for item in found.uncounted)
     if fit is not None:
-        yield _fit(fit)
+        yield _fit(fit, [place.name for place in found.places if place.available is None])
 
 
 def _item(item: Item, wide: int) -> str:
@@ -114,12 +114,13 @@ def _verdict(place: Place) -> str:
     return f"{'fits' if place.fits else 'does not fit'} into {size(place.available)}, {left}; {largest}"
 
 
-def _fit(fit: Fit) -> str:
+def _fit(fit: Fit, unjudged: list[str]) -> str:
     what = "context" if fit.axis == "context" else "number of sessions"
     if fit.largest is None:
         return f"no {what} fits, not even 1"
     most = ", the most there can be" if fit.largest == fit.limit else f"; {fit.largest + 1} does not"
-    return f"the largest {what} that fits is {fit.largest}{most}"
+    but = f" ({', '.join(unjudged)} not judged)" if unjudged else ""
+    return f"the largest {what} that fits is {fit.largest}{most}{but}"
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

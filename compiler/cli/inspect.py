@@ -37,5 +37,5 @@ def _lines(manifest: Manifest) -> Iterable[str]:
     from dsv41c.compiler.cli.boundaries import boundaries, title
 
     titles = [title(boundary) for boundary in boundaries(manifest)]
-    rows = [("boundaries" if not number else "", line) for number, line in enumerate(titles)]
+    rows = [("boundary " if not number else "", line) for number, line in enumerate(titles)]
     return [*summary.lines(manifest), *(summary.table(rows) if rows else ())]

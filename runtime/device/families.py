@@ -45,7 +45,7 @@ def not_runnable(manifest: Manifest, *, strict: bool = False, only: int | None =
             "DSV858",
             f"plan `{manifest.name}` compiles but does not run here: it is for {family} devices, and {lacking}",
             facts=(("target.family", family), ("target.devices", ", ".join(manifest.target.devices))),
-            help="compile it for one CPU to run it here: `--target cpu`",
+            help="compile it for one CPU to run it here: `--target cpu`; DSV41C_STRICT=1 runs it by its family's rules",
         )
     ]
 

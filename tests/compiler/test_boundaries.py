@@ -120,5 +120,5 @@ def test_the_command(run: Run, stages: int) -> None:
     else:
         assert text.out.startswith("0 -> 1, before layer 3, cpu:0 to cpu:1: ")
         assert "compress_kv@L2" in text.out and "read by stages.1.engram_ids" in text.out
-        assert "boundaries  0 -> 1, before layer 3" in whole.out
+        assert "boundary   0 -> 1, before layer 3" in whole.out
     assert json.loads(run("inspect", "plan", "--json").out)["boundaries"] == found["boundaries"]
