@@ -27,7 +27,7 @@ from dsv41c.compiler.cli.verbs import VERBS, Verb
 
 TAILS = ("exact", "every", "bounded")
 DIAGNOSTIC_FORMATS = ("text", "concise", "json", "sarif", "github")
-GRAPH_FORMATS = ("text", "dot", "mermaid", "json")
+GRAPH_FORMATS = ("text", "dot", "mermaid", "json", "html", "svg")
 EXIT_CODES = """exit codes:
   0 done   1 the input has errors, or a check or comparison failed   2 usage or environment
   101 a bug in dsv41c   130 interrupted"""
@@ -146,9 +146,17 @@ def _compile(parser: argparse.ArgumentParser) -> None:
 
 
 def _graph(parser: argparse.ArgumentParser) -> None:
-    _spec(parser)
+    parser.add_argument(
+        "spec", metavar="SPEC", help="a file, `-`, the name of a shipped spec, or a plan folder made by `compile`"
+    )
+    _overrides(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--format", choices=GRAPH_FORMATS, default="text", help="text (default), dot, mermaid or json")
+    form.add_argument(
+        "--format",
+        choices=GRAPH_FORMATS,
+        default="text",
+        help="text (default), dot, mermaid, json, html (a page to look around in) or svg",
+    )
     form.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     parser.add_argument(
         "--select",

@@ -1,13 +1,14 @@
-"""Pictures of a graph as text, DOT, mermaid or JSON. The same graph gives the same bytes."""
+"""Pictures of a graph as text, DOT, mermaid, JSON, SVG or a page of its own. The same graph gives the same bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dsv41c.compiler.draw import as_json, dot, mermaid, text
+from dsv41c.compiler.draw import as_json, dot, mermaid, page, text
 from dsv41c.compiler.draw.picture import Level, Picture, picture
+from dsv41c.compiler.draw.view import Facts, view
 from dsv41c.compiler.draw.words import answers
 from dsv41c.compiler.ir import Graph
 from dsv41c.compiler.select import Selection
@@ -22,6 +23,7 @@ class Drawing:
     devices: tuple[str, ...] = ()
     level: Level | None = None
     hidden: Collection[str] = ()
+    facts: Facts = field(default_factory=Facts)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -60,8 +62,21 @@ def _json(drawing: Drawing) -> str:
     return as_json.draw(drawing.picture(drawing.level or "op"), drawing.graph, drawing.selection)
 
 
+def _page(drawing: Drawing, form: str) -> str:
+    seen = view(drawing.graph, drawing.devices, drawing.facts, drawing.selection, drawing.hidden, drawing.remarks)
+    return page.html(seen) if form == "html" else page.svg(seen)
+
+
+def _html(drawing: Drawing) -> str:
+    return _page(drawing, "html")
+
+
+def _svg(drawing: Drawing) -> str:
+    return _page(drawing, "svg")
+
+
 FORMATS: Mapping[str, Callable[[Drawing], str]] = MappingProxyType(
-    {"text": _text, "dot": _dot, "mermaid": _mermaid, "json": _json}
+    {"text": _text, "dot": _dot, "mermaid": _mermaid, "json": _json, "html": _html, "svg": _svg}
 )
 
 

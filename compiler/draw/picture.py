@@ -106,16 +106,17 @@ def _layer_level(graph: Graph, selection: Selection | None, hidden: frozenset[st
     for op in graph.ops:
         if op.kind not in CARRIERS:
             groups.setdefault(group_of(op), []).append(op)
-    shown = _shown_groups(graph, selection, groups)
+    shown = shown_groups(graph, selection, groups)
     nodes = [
-        Node(name, _layer_label(name, ops), "layer", "layer", ops[0].stage, _layer_span(ops))
+        Node(name, _layer_label(name, ops), "layer", "layer", ops[0].stage, layer_span(ops))
         for name, ops in groups.items()
         if name in shown
     ]
     return nodes, _layer_arrows(graph, groups, shown, selection, hidden)
 
 
-def _shown_groups(graph: Graph, selection: Selection | None, groups: dict[str, list[Op]]) -> set[str]:
+def shown_groups(graph: Graph, selection: Selection | None, groups: dict[str, list[Op]]) -> set[str]:
+    """The layer-level nodes that a selection shows: those of its ops, and those that make its values."""
     if selection is None:
         return set(groups)
     ops = {group_of(graph.by_id[op]) for op in selection.shown_ops}
@@ -130,17 +131,21 @@ def _origins(graph: Graph, value: str) -> tuple[Op, ...]:
 def _layer_label(name: str, ops: Sequence[Op]) -> str:
     owned = [kind for kind in SHARED_KINDS if any(port == kind for op in ops for port, _ in op.writes)]
     label = name.replace("layers.", "layer ")
+    details = details_of(ops)
+    return "\n".join([label, *([details] if details else []), *([f"makes {', '.join(owned)}"] if owned else [])])
+
+
+def details_of(ops: Sequence[Op]) -> str:
+    """What tells a layer from others: ratio, engram, collectives with their bytes."""
     ratios = {int(op.attr("ratio")) for op in ops if op.kind == "attend"}
     details = [f"ratio {ratio}" if ratio else "window only" for ratio in sorted(ratios)]
     details += ["engram"] if any(op.kind == "engram_gate" for op in ops) else []
     meeting = [int(op.attr("bytes_per_token")) for op in ops if op.kind in COLLECTIVES]
     details += [f"{counted(len(meeting), 'collective')}, {sum(meeting):,} bytes a token"] if meeting else []
-    return "\n".join(
-        [label, *([", ".join(details)] if details else []), *([f"makes {', '.join(owned)}"] if owned else [])]
-    )
+    return ", ".join(details)
 
 
-def _layer_span(ops: Sequence[Op]) -> Span:
+def layer_span(ops: Sequence[Op]) -> Span:
     """The layer's entry in `compress_ratios`, which its attention comes from."""
     return next((op.span for op in ops if op.kind in ("attend", "embed")), ops[0].span)
 

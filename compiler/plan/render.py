@@ -1,4 +1,4 @@
-"""From the plan model to text, by the templates of `dsv41c.templates`. The only user of jinja2."""
+"""From the plan model to text, by the templates of `dsv41c.templates`."""
 
 from __future__ import annotations
 

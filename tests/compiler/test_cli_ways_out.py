@@ -110,7 +110,10 @@ def test_a_folder_without_a_manifest_is_the_same_to_inspect_and_run(run: Run, tm
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("graph", "toy.plan"), "`toy.plan` is a plan; the spec it was made of is `toy.plan/spec.yaml`"),
+        (
+            ("compile", "toy.plan", "-o", "other.plan"),
+            "`toy.plan` is a plan; the spec it was made of is `toy.plan/spec.yaml`",
+        ),
         (("validate", "./toy.plan"), "toy.plan/spec.yaml"),
         (("validate", "model"), "`dsv41c import model/config.json`"),
         (("import", "model"), "`model/config.json`"),

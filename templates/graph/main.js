@@ -1,0 +1,304 @@
+// What a person does: look around, search, choose, fold, hide, by mouse or keys.
+const stage = document.getElementById("stage");
+const search = document.getElementById("search");
+const said = document.getElementById("said");
+const svg = node("svg", { class: "graph", role: "group", "aria-label": `${data.name}: which layer reads what, on which device` });
+const layer = node("g");
+svg.append(layer);
+stage.append(svg);
+const eye = { x: 0, y: 0, scale: 1 };
+let height = data.height;
+let chosen = null;
+let chosenWay = "";
+
+function look() {
+  layer.setAttribute("transform", `translate(${eye.x} ${eye.y}) scale(${eye.scale})`);
+}
+
+function fit() {
+  const { clientWidth, clientHeight } = stage;
+  const whole = Math.min(clientWidth / data.width, clientHeight / height, 1.4);
+  eye.scale = Math.max(whole, 0.02);
+  eye.x = (clientWidth - data.width * eye.scale) / 2;
+  eye.y = Math.max(0, (clientHeight - height * eye.scale) / 2);
+  look();
+}
+
+// At first, and after folding: the whole where that can be read, else its upper end.
+function begin() {
+  fit();
+  if (eye.scale >= 0.4) return;
+  eye.scale = Math.min(stage.clientWidth / data.width, 0.8);
+  eye.x = Math.max(0, (stage.clientWidth - data.width * eye.scale) / 2);
+  eye.y = 0;
+  look();
+}
+
+function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
+  const scale = Math.min(6, Math.max(0.02, eye.scale * factor));
+  eye.x = x - ((x - eye.x) * scale) / eye.scale;
+  eye.y = y - ((y - eye.y) * scale) / eye.scale;
+  eye.scale = scale;
+  look();
+}
+
+function redraw() {
+  height = draw(layer);
+  hideKinds();
+  light();
+  document.getElementById("fold").textContent = folded.size ? "Unfold" : "Fold";
+  document.getElementById("fold").setAttribute("aria-pressed", String(folded.size > 0));
+}
+
+function hideKinds() {
+  for (const part of layer.querySelectorAll(".edge, .crossing-label")) {
+    part.style.display = hidden.has(part.dataset.kind) ? "none" : "";
+  }
+}
+
+function light() {
+  layer.classList.toggle("dim", chosen !== null);
+  layer.querySelectorAll(".lit, .chosen").forEach((part) => part.classList.remove("lit", "chosen"));
+  if (chosen === null) return;
+  const { rows, arcs } = lit(chosen, chosenWay);
+  const open = new Set([...rows].filter((id) => items.has(id)).map((id) => shownRow(items.get(id)).id));
+  for (const row of layer.querySelectorAll(".row")) row.classList.toggle("lit", open.has(row.dataset.row));
+  for (const edge of layer.querySelectorAll(".edge")) edge.classList.toggle("lit", arcs.has(Number(edge.dataset.edge)));
+  for (const label of layer.querySelectorAll(".crossing-label")) label.classList.toggle("lit", arcs.has(Number(label.dataset.label)));
+  const origins = new Set([...arcs].map((at) => data.arcs[at].origin));
+  if ("state" in chosen) origins.add(states.get(chosen.state).origin);
+  for (const chip of layer.querySelectorAll(".chip-group")) chip.classList.toggle("lit", origins.has(chip.dataset.state));
+  find(chosen)?.classList.add("chosen", "lit");
+}
+
+// The row that stands for an item: itself, or the first of its folded run.
+function shownRow(item) {
+  return isHiddenRow(item) ? data.items[data.folds[item.fold].first] : item;
+}
+
+function find(target) {
+  if ("row" in target) return layer.querySelector(`[data-row="${CSS.escape(shownRow(items.get(target.row)).id)}"]`);
+  if ("state" in target) return layer.querySelector(`[data-state="${CSS.escape(target.state)}"]`);
+  return layer.querySelector(`[data-edge="${target.edge}"]`);
+}
+
+open = (target, way = "") => {
+  chosen = target;
+  chosenWay = way;
+  if ("row" in target) showRow(target.row);
+  else if ("state" in target) showState(target.state);
+  else showEdge(target.edge);
+  light();
+  said.textContent = panel.querySelector("h2").textContent;
+};
+
+function close() {
+  chosen = null;
+  showNothing();
+  light();
+}
+
+function targetOf(element) {
+  const part = element.closest?.(".row, .chip-group, .edge");
+  if (!part || !layer.contains(part)) return null;
+  if ("row" in part.dataset) return { row: part.dataset.row };
+  if ("state" in part.dataset) return { state: part.dataset.state };
+  return { edge: Number(part.dataset.edge) };
+}
+
+function toggleFold(number) {
+  if (folded.has(number)) folded.delete(number);
+  else folded.add(number);
+  redraw();
+}
+
+function bring(target) {
+  const part = find(target);
+  if (!part) return;
+  const box = part.getBoundingClientRect();
+  const frame = stage.getBoundingClientRect();
+  const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
+  if (!inside || eye.scale < 0.5) {
+    const scale = Math.max(eye.scale, 0.9);
+    const [x, y] = [(box.left + box.width / 2 - frame.left - eye.x) / eye.scale, (box.top + box.height / 2 - frame.top - eye.y) / eye.scale];
+    Object.assign(eye, { scale, x: frame.width / 2 - x * scale, y: frame.height / 2 - y * scale });
+    look();
+  }
+}
+
+// --- search -----------------------------------------------------------------------------------------------------------
+
+function matches(text) {
+  const sought = text.trim().toLowerCase();
+  if (!sought) return [];
+  const rows = data.items.filter((item) => item.row).map((item) => [item.label, { row: item.id }]);
+  const all = [...rows, ...rows.map(([, target]) => [target.row, target]), ...data.states.map((state) => [state.id, { state: state.id }])];
+  const rank = (name) => (name === sought ? 0 : name.startsWith(sought) ? 1 : name.includes(sought) ? 2 : 3);
+  const ranked = all.map(([name, target], at) => [rank(name.toLowerCase()), at, name, target]).filter(([value]) => value < 3);
+  ranked.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  return ranked.map(([, , name, target]) => [name, target]);
+}
+
+function showMatches() {
+  const found = matches(search.value);
+  const exact = found.slice(0, 40);
+  panel.replaceChildren(element("h2", `${found.length} found`), ...links("Matches", exact));
+  said.textContent = `${found.length} found`;
+}
+
+search.addEventListener("input", () => (search.value.trim() ? showMatches() : close()));
+search.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") {
+    const found = matches(search.value);
+    if (found.length) {
+      open(found[0][1]);
+      bring(found[0][1]);
+      focusPart(find(found[0][1]));
+    }
+  }
+});
+
+// --- mouse ------------------------------------------------------------------------------------------------------------
+
+let held = null;
+stage.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const frame = stage.getBoundingClientRect();
+  zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), event.clientX - frame.left, event.clientY - frame.top);
+}, { passive: false });
+stage.addEventListener("pointerdown", (event) => {
+  held = { x: event.clientX - eye.x, y: event.clientY - eye.y, from: [event.clientX, event.clientY], moved: false };
+});
+window.addEventListener("pointermove", (event) => {
+  if (!held) return;
+  held.moved ||= Math.hypot(event.clientX - held.from[0], event.clientY - held.from[1]) > 4;
+  if (!held.moved) return;
+  stage.classList.add("dragging");
+  Object.assign(eye, { x: event.clientX - held.x, y: event.clientY - held.y });
+  look();
+});
+let dragged = false;
+window.addEventListener("pointerup", () => {
+  dragged = held?.moved ?? false;
+  held = null;
+  stage.classList.remove("dragging");
+});
+stage.addEventListener("click", (event) => {
+  if (dragged) return;
+  if ("fold" in event.target.dataset) {
+    toggleFold(Number(event.target.dataset.fold));
+    return;
+  }
+  const target = targetOf(event.target);
+  if (target) open(target);
+  else close();
+});
+
+// --- keys -------------------------------------------------------------------------------------------------------------
+
+function focusPart(part) {
+  if (!part) return;
+  layer.querySelectorAll('[tabindex="0"]').forEach((other) => other.setAttribute("tabindex", "-1"));
+  part.setAttribute("tabindex", "0");
+  part.focus({ preventScroll: true });
+}
+
+function rowsShown() {
+  return [...layer.querySelectorAll(".row")];
+}
+
+function rowOf(part) {
+  const target = targetOf(part);
+  if (!target) return rowsShown()[0];
+  if ("row" in target) return part;
+  const id = "state" in target ? states.get(target.state).row : data.items[data.arcs[target.edge].target].id;
+  return find({ row: items.has(id) && items.get(id).row ? id : rowsShown()[0].dataset.row });
+}
+
+// A row with what belongs to it: the states that it makes, and its reads.
+function company(row) {
+  const item = items.get(row.dataset.row);
+  const chips = item.chips.map((chip) => find({ state: chip.value }));
+  const reads = data.arcs.flatMap((arc, at) => (arc.target === item.at ? [find({ edge: at })] : []));
+  return [row, ...chips, ...reads].filter((part) => part && part.style.display !== "none");
+}
+
+function step(event) {
+  const here = targetOf(document.activeElement) ? document.activeElement : null;
+  const row = here && rowOf(here);
+  if (!row) return focusPart(rowsShown()[0]);
+  const [ring, at] = event.key === "ArrowUp" || event.key === "ArrowDown" ? [rowsShown(), rowsShown().indexOf(row)] : [company(row), company(row).indexOf(here)];
+  const next = at + (event.key === "ArrowUp" || event.key === "ArrowLeft" ? -1 : 1);
+  const part = ring[Math.min(ring.length - 1, Math.max(0, next))];
+  focusPart(part);
+  bring(targetOf(part));
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape") {
+    search.value = "";
+    close();
+    focusPart(layer.querySelector('[tabindex="0"]') ?? rowsShown()[0]);
+  } else if (event.target === search) {
+    return;
+  } else if (event.key === "/") {
+    event.preventDefault();
+    search.focus();
+  } else if (event.key === "f" || event.key === "F") {
+    fit();
+  } else if (event.key === "+" || event.key === "-") {
+    zoom(event.key === "+" ? 1.25 : 0.8);
+  } else if (stage.contains(event.target) || event.target === document.body) {
+    keyInPicture(event);
+  }
+});
+
+function keyInPicture(event) {
+  const target = targetOf(event.target);
+  if (event.key.startsWith("Arrow")) {
+    event.preventDefault();
+    step(event);
+  } else if (event.key === "Enter" && target) {
+    open(target);
+  } else if (event.key === " " && target && "row" in target && items.get(target.row).fold !== null) {
+    event.preventDefault();
+    toggleFold(items.get(target.row).fold);
+    focusPart(find(target));
+  }
+}
+
+// --- the bar above ----------------------------------------------------------------------------------------------------
+
+for (const entry of data.kinds) {
+  const label = element("label");
+  const box = element("input");
+  box.type = "checkbox";
+  box.checked = true;
+  box.dataset.toggle = entry.kind;
+  box.addEventListener("change", () => {
+    if (box.checked) hidden.delete(entry.kind);
+    else hidden.add(entry.kind);
+    hideKinds();
+  });
+  label.append(box, coloured(element("i"), entry.kind), entry.implied ? `${entry.kind} (implied)` : entry.kind);
+  document.getElementById("kinds").append(label);
+}
+document.getElementById("fold").addEventListener("click", () => {
+  if (folded.size) folded.clear();
+  else data.folds.forEach((_, number) => folded.add(number));
+  redraw();
+  begin();
+});
+document.getElementById("fit").addEventListener("click", fit);
+document.getElementById("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+});
+if (data.items.length > 16) data.folds.forEach((_, number) => folded.add(number));
+showNothing();
+redraw();
+begin();
+rowsShown()[0]?.setAttribute("tabindex", "0");
+window.addEventListener("resize", begin);

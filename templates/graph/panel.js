@@ -1,0 +1,187 @@
+// The panel: what is known of a layer, a state or an edge, and what hangs on it. Text is only ever set as text.
+const panel = document.getElementById("panel");
+const lines = new Map(data.lines);
+let open = () => {};
+
+function element(name, text = null, className = "") {
+  const made = document.createElement(name);
+  if (text !== null) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function button(text, act) {
+  const made = element("button", text);
+  made.type = "button";
+  made.addEventListener("click", act);
+  return made;
+}
+
+function bytes(number, per) {
+  return number === null ? null : `${number.toLocaleString("en", { maximumFractionDigits: 3 })} B ${per}`;
+}
+
+function table(rows) {
+  const list = element("dl");
+  for (const [name, value] of rows) {
+    if (value !== null && value !== undefined && value !== "") list.append(element("dt", name), element("dd", String(value)));
+  }
+  return list;
+}
+
+// A place in the spec, with the line that is there.
+function place(span) {
+  const line = lines.get(span.slice(0, span.lastIndexOf(":")));
+  return line === undefined ? [] : [element("code", line, "line")];
+}
+
+function links(title, targets) {
+  if (!targets.length) return [];
+  const box = element("div", null, "links");
+  for (const [text, target] of targets) box.append(button(text, () => open(target)));
+  return [element("h3", `${title} (${targets.length})`), box];
+}
+
+function stateLinks(title, ids) {
+  return links(title, ids.filter((id) => states.has(id)).map((id) => [id, { state: id }]));
+}
+
+function rowLinks(title, ids) {
+  return links(title, ids.filter((id) => items.has(id)).map((id) => [items.get(id).label, { row: id }]));
+}
+
+function asks(target) {
+  const box = element("div", null, "ask");
+  box.append(button("Who reads this?", () => open(target, "after")));
+  box.append(button("What does this read?", () => open(target, "before")));
+  return box;
+}
+
+function showRow(id) {
+  const item = items.get(id);
+  const facts = table([
+    ["device", item.device],
+    ["stage", item.stage],
+    ["what", item.detail],
+    ["capture region", item.regions.join(", ")],
+    ["spec", item.span],
+  ]);
+  panel.replaceChildren(element("h2", item.label), asks({ row: id }), facts);
+  panel.append(...place(item.span), ...stateLinks("Reads", item.reads), ...stateLinks("Writes", item.writes));
+  panel.append(...rowLinks("Read by", readersOf({ row: id })));
+  if (item.kernels.length) panel.append(element("h3", "Kernels"), element("p", item.kernels.join(", ")));
+}
+
+function showState(id) {
+  const state = states.get(id);
+  const facts = table([
+    ["kind", state.kind],
+    ["copy of", state.origin === id ? null : state.origin],
+    ["read by", state.read_by],
+    ["shape", `${state.dtype} [${state.shape.join(", ")}]`],
+    ["bytes", bytes(state.bytes_per_token, "per token")],
+    ["state", bytes(state.bytes_per_session, "per session")],
+    ["crosses with", bytes(state.crossing_bytes, "per token")],
+    ["device", state.device],
+    ["capture region", state.region],
+    ["kernel", state.kernel],
+    ["written by", state.producer],
+    ["spec", state.span],
+  ]);
+  panel.replaceChildren(element("h2", id), element("p", state.sentence), asks({ state: id }), facts);
+  panel.append(...place(state.span), ...rowLinks("Read by", state.rows), ...rowLinks("Made by", state.row === null ? [] : [state.row]));
+  const copies = data.states.filter((other) => other.origin === state.origin && other.id !== id);
+  panel.append(...stateLinks("On other devices", copies.map((other) => other.id)));
+}
+
+function showEdge(at) {
+  const arc = data.arcs[at];
+  const [source, target] = [data.items[arc.source], data.items[arc.target]];
+  const state = states.get(arc.crossing ? arc.arrives : arc.value);
+  const facts = table([
+    ["state", arc.origin],
+    ["kind", arc.kind],
+    ["from", source.row ? source.label : source.device],
+    ["to", target.row ? target.label : target.device],
+    ["device", arc.crossing ? target.label : target.device],
+    ["arrives as", arc.arrives],
+    ["crosses with", arc.crossing ? bytes(state.crossing_bytes, "per token") : null],
+    ["bytes", bytes(state.bytes_per_token, "per token")],
+    ["state", bytes(state.bytes_per_session, "per session")],
+    ["spec", state.span],
+  ]);
+  panel.replaceChildren(element("h2", edgeWords(arc)), asks({ edge: at }), facts);
+  panel.append(...place(state.span), ...stateLinks("State", [...new Set([arc.origin, state.id])]));
+  panel.append(...rowLinks("Rows", [source, target].filter((item) => item.row).map((item) => item.id)));
+}
+
+function showNothing() {
+  panel.replaceChildren(element("h2", data.name));
+  for (const remark of data.remarks) panel.append(element("p", remark));
+  panel.append(element("p", "Rows are layers, columns are devices. A line leads from what makes a state to who reads it; a thick dashed one in a yellow band goes to another device."));
+  panel.append(element("p", "Click a layer, a state or a line. Drag to move, wheel to zoom."));
+  panel.append(table([
+    ["/", "search"], ["↑ ↓", "layer before, after"], ["← →", "states and reads of the layer"], ["Enter", "open"],
+    ["Space", "fold, unfold"], ["F", "fit"], ["+ −", "zoom"], ["Esc", "close"],
+  ]));
+}
+
+// --- who reads, what is read ------------------------------------------------------------------------------------------
+
+function originOf(target) {
+  return "state" in target ? states.get(target.state).origin : data.arcs[target.edge].origin;
+}
+
+function readersOf(target) {
+  if (!("row" in target)) return states.get(originOf(target)).rows;
+  const made = new Set(items.get(target.row).writes);
+  return [...new Set(data.states.filter((state) => made.has(state.id)).flatMap((state) => state.rows))]
+    .filter((row) => row !== target.row);
+}
+
+// The arcs and rows to light: of a row those on its way (`before` what it reads, `after` who reads it), of a state its own.
+function lit(target, way) {
+  const rows = new Set();
+  const origins = new Set();
+  if ("row" in target) {
+    const item = items.get(target.row);
+    rows.add(target.row);
+    if (way !== "after") item.reads.forEach((id) => states.has(id) && origins.add(states.get(id).origin));
+    if (way !== "before") item.writes.forEach((id) => states.has(id) && origins.add(states.get(id).origin));
+    const sought = new Set([...rows, ...(way === "before" ? [] : readersOf(target))]);
+    for (const id of origins) if (states.get(id).row !== null && way !== "after") sought.add(states.get(id).row);
+    return { rows: sought, arcs: onTheWay(origins, target.row, way) };
+  }
+  const origin = originOf(target);
+  const made = states.get(origin).row;
+  if (way === "before" && made !== null) return lit({ row: made }, "before");
+  if ("edge" in target && !way) {
+    const arc = data.arcs[target.edge];
+    return { rows: new Set([data.items[arc.source].id, data.items[arc.target].id]), arcs: new Set([target.edge]) };
+  }
+  for (const id of states.get(origin).rows) rows.add(id);
+  if (made !== null) rows.add(made);
+  return { rows, arcs: new Set(data.arcs.flatMap((arc, at) => (arc.origin === origin ? [at] : []))) };
+}
+
+// Arcs of some values that end at a row, or begin there; with those over which they came from other devices.
+function onTheWay(origins, row, way) {
+  const found = new Set();
+  const at = items.get(row).at;
+  const made = new Set(items.get(row).writes);
+  const follow = (value) => data.arcs.forEach((arc, number) => {
+    if (arc.crossing && arc.arrives === value && !found.has(number)) {
+      found.add(number);
+      follow(arc.value);
+    }
+  });
+  data.arcs.forEach((arc, number) => {
+    if (!origins.has(arc.origin)) return;
+    if (way !== "before" && made.has(arc.origin)) found.add(number);
+    if (way !== "after" && arc.target === at) {
+      found.add(number);
+      follow(arc.value);
+    }
+  });
+  return found;
+}

@@ -1,0 +1,198 @@
+"""The viewer's page and its SVG: the data, the positions, and names that try to break out."""
+
+import dataclasses
+import html
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from dsv41c.compiler import passes
+from dsv41c.compiler.build import build
+from dsv41c.compiler.draw import page
+from dsv41c.compiler.draw.facts import facts
+from dsv41c.compiler.draw.layout import layout
+from dsv41c.compiler.draw.view import Facts, View, view
+from dsv41c.compiler.select import select
+from dsv41c.compiler.spec import load
+
+FLASH = "deepseek-v4.1-flash"
+HOSTILE = (
+    "</script><script>window.broken=1</script>\"'&]]>--><img src=x onerror=broken=1>\x00\x1b[31m\u202e\u2028{{7*7}}"
+)
+TEMPLATES = Path(page.__file__).resolve().parents[2] / "templates" / "graph"
+
+
+def seen(name: str = "toy", target: str | None = None, expression: str | None = None, **options) -> View:
+    loaded = load(name, target=target, sets=options.pop("sets", ()))
+    program = passes.run(passes.Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans)))
+    selection = None if expression is None else select(program.graph, expression, program.devices)
+    texts = {loaded.names.get(file, file): text for file, text in loaded.sources.items()}
+    return view(program.graph, program.devices, facts(program, texts), selection, **options)
+
+
+@pytest.fixture(scope="module")
+def flash() -> View:
+    return seen(FLASH, "rocm8")
+
+
+def hostile() -> View:
+    """The toy model on two devices with a hostile end on every text but the kinds of state, which are ours."""
+
+    def spoilt(value: object, field: str = "") -> object:
+        if isinstance(value, str):
+            return value if field in ("kind", "scope") or not value else value + HOSTILE
+        if isinstance(value, tuple):
+            return tuple(spoilt(entry) for entry in value)
+        if dataclasses.is_dataclass(value):
+            return type(value)(**{f.name: spoilt(getattr(value, f.name), f.name) for f in dataclasses.fields(value)})
+        return value
+
+    sets = ['placement.devices=["cpu:0", "cpu:1"]', "placement.layer_ends=[3, 8]"]
+    return spoilt(seen(sets=sets, remarks=("remark",)))
+
+
+def data_of(text: str) -> dict:
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+
+
+def test_rows_are_layers_and_columns_devices(flash: View):
+    assert flash.columns == tuple(f"rocm:{n}" for n in range(8))
+    rows = [item for item in flash.items if item.row]
+    assert [item.id for item in rows if item.id.startswith("layers.")] == [f"layers.{n}" for n in range(40)]
+    assert {item.device for item in rows if item.stage == 4} == {"rocm:4"}
+    boundaries = [item for item in flash.items if not item.row]
+    assert [item.label for item in boundaries] == [f"rocm:{n} → rocm:{n + 1}" for n in range(7)]
+    assert boundaries[4].detail == "44,368 B a token"
+
+
+def test_states_know_readers_bytes_and_places(flash: View):
+    states = {state.id: state for state in flash.states}
+    kv = states["compress_kv@L20"]
+    assert kv.rows == tuple(f"layers.{n}" for n in range(20, 40))
+    assert (kv.read_by, kv.row, kv.device, kv.region) == ("layers 20-39", "layers.20", "rocm:4", "layers.20")
+    assert (kv.bytes_per_token, kv.bytes_per_session) == (1024.0, 4096 * 1024)
+    assert kv.kernel == "triton.compress"
+    assert re.search(r":\d+:\d+$", kv.span)
+    assert dict(flash.lines)[kv.span.rpartition(":")[0]].startswith("kv_source_layers: ")
+    copy = states["compress_kv@L20.S6"]
+    assert (copy.origin, copy.device, copy.rows) == ("compress_kv@L20", "rocm:6", kv.rows)
+    assert states["compress_kv@L2"].bytes_per_token == 512.0  # a row is two tokens'
+
+
+def test_arcs_go_through_every_boundary_on_their_way(flash: View):
+    arcs = [arc for arc in flash.arcs if arc.origin == "compress_kv@L20"]
+    crossings = [(flash.items[arc.source].id, flash.items[arc.target].id) for arc in arcs if arc.crossing]
+    assert crossings == [("layers.20", "boundary.5"), ("boundary.5", "boundary.6"), ("boundary.6", "boundary.7")]
+    readers = [flash.items[arc.target].id for arc in arcs if not arc.crossing]
+    assert readers == [f"layers.{n}" for n in range(21, 40)]
+    for arc in arcs:
+        assert flash.items[arc.source].column == flash.items[arc.target].column or arc.crossing
+
+
+def test_equal_layers_fold():
+    folds = [fold.label for fold in seen(FLASH).folds]
+    expected = ["3-7", "9-13", "15-19", "21-23", "25-27", "29-31", "33-35", "37-39"]
+    assert folds == [f"layers {numbers}" for numbers in expected]
+
+
+def test_nothing_lies_on_anything_else(flash: View):
+    positions = layout(flash)
+    spans = [(place.top, place.top + place.height) for place in positions.places]
+    assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(spans))
+    for (x, width), (following, _) in itertools.pairwise(positions.columns):
+        assert x + width < following
+    for place, chips in zip(positions.places, positions.chips, strict=True):
+        assert all(chip.x + chip.width < place.width for chip in chips)
+    trunks: dict[tuple[float, int], set[str]] = {}  # x and item: the values that go down there
+    for arc, route in zip(flash.arcs, positions.routes, strict=True):
+        x = route[0][0] if arc.implied or not flash.items[arc.source].row else route[1][0]
+        for item in range(arc.source, arc.target):
+            trunks.setdefault((x, item), set()).add(arc.value)
+    assert all(len(values) == 1 for values in trunks.values())
+
+
+def test_a_selection_and_hidden_kinds():
+    chosen = seen(FLASH, "rocm8", "compress_kv@L20+")
+    assert {arc.origin for arc in chosen.arcs} == {"compress_kv@L20"}
+    assert [item.id for item in chosen.items if item.row] == [f"layers.{n}" for n in range(20, 40)]
+    assert not [arc for arc in seen(hidden=("topk",)).arcs if arc.kind == "topk"]
+
+
+def test_a_bare_graph_has_a_view():
+    loaded = load("toy")
+    bare = view(build(loaded.spec, loaded.spans), ("stage:0",), Facts())
+    assert {state.bytes_per_session for state in bare.states} == {None}
+    assert "compress_kv@L5" in page.html(bare)
+
+
+def test_the_same_bytes_under_every_hash_seed():
+    code = (
+        "from dsv41c.compiler.cli import main\n"
+        "for form in ('html', 'svg'):\n"
+        "    main(['graph', 'deepseek-v4.1-flash', '--target', 'rocm8', '--format', form])\n"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, timeout=60
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+    assert outputs.pop()
+
+
+def test_a_plan_has_the_view_of_its_spec(run):
+    assert run("compile", "toy", "-o", "toy.plan").code == 0
+    whole, plan = (run("graph", spec, "--format", "html") for spec in ("toy", "toy.plan"))
+    assert whole.code == plan.code == 0
+    without_places = [re.sub(r'"span":"[^"]*"', "", json.dumps(data_of(ran.out)["items"])) for ran in (whole, plan)]
+    assert data_of(plan.out)["arcs"] == data_of(whole.out)["arcs"]
+    assert re.sub(r'"span": "[^"]*"', "", without_places[0]) == re.sub(r'"span": "[^"]*"', "", without_places[1])
+    refused = run("graph", "toy.plan", "--target", "cpu")
+    assert (refused.code, "goes with specs only" in refused.err) == (2, True)
+
+
+def test_the_view_is_by_layer(run):
+    refused = run("graph", "toy", "--format", "svg", "--level", "op")
+    assert (refused.code, refused.out) == (2, "")
+    assert "draws by layer" in refused.err
+
+
+def test_hostile_names_stay_text_in_the_page():
+    text = page.html(hostile())
+    assert text.count("<script") == text.count("</script>") == 2
+    assert "<img" not in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", text)
+    data = data_of(text)
+    assert data["columns"][0].startswith("cpu:0</script><script>")
+    assert "\\u202e\\u2028{{7*7}}" in data["columns"][0]
+    title = html.unescape(re.search("<title>(.*?)</title>", text)[1])
+    assert title.startswith("toy</script>")
+
+
+def test_hostile_names_stay_text_in_svg():
+    text = page.svg(hostile())
+    root = ElementTree.fromstring(text)
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert tags <= {"svg", "title", "desc", "style", "rect", "text", "tspan", "g", "path", "circle"}
+    assert not [name for element in root.iter() for name in element.attrib if name.startswith("on") or "href" in name]
+    assert any("cpu:0</script>" in (element.text or "") for element in root.iter())
+
+
+def test_parts_of_the_page_are_short():
+    lengths = {file.name: len(file.read_text().splitlines()) for file in TEMPLATES.iterdir()}
+    assert {"main.js", "drawing.css", "page.html.j2"} <= lengths.keys()
+    assert not {name: length for name, length in lengths.items() if length > 400}
+
+
+def test_the_page_loads_nothing():
+    text = page.html(seen())
+    assert "default-src 'none'" in text
+    outside = re.sub(r"http://www\.w3\.org/2000/svg", "", text)
+    assert not re.findall(r"https?://|@import|url\(|\beval\b|innerHTML|outerHTML|insertAdjacentHTML", outside)

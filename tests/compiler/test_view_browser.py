@@ -1,0 +1,196 @@
+"""The viewer in a browser: what a person does with Flash and toy, and that nothing leaves the page."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsv41c.compiler.draw import page
+from dsv41c.compiler.draw.view import View
+
+from .browser import Page, browser
+from .test_view import FLASH, hostile, seen
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def flash() -> View:
+    return seen(FLASH, "rocm8")
+
+
+def opened(tab: Page, view: View, place: Path) -> Page:
+    file = place / "view.html"
+    file.write_text(page.html(view), encoding="utf-8")
+    tab.open(file)
+    return tab
+
+
+@pytest.fixture(autouse=True)
+def quiet(tab: Page) -> Iterator[None]:
+    """No error in the console, and no request but for the page itself."""
+    yield
+    assert tab.errors == []
+    assert [re.sub("^file:.*/", "", address) for address in tab.requests] == ["view.html"]
+
+
+def panel(tab: Page) -> str:
+    return tab.js("document.getElementById('panel').innerText")
+
+
+def shown_edges(tab: Page, kind: str) -> int:
+    return tab.js(
+        f"[...document.querySelectorAll('.edge[data-kind={kind}]')]"
+        ".filter((edge) => getComputedStyle(edge).display !== 'none').length"
+    )
+
+
+def rows(tab: Page) -> int:
+    return tab.js("document.querySelectorAll('.row').length")
+
+
+def test_search_finds_a_layer(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    tab.key("/", "/")
+    assert tab.js("document.activeElement.id") == "search"
+    tab.type("layer 27")
+    assert "layer 27" in panel(tab)
+    tab.key("Enter", "\r")
+    assert panel(tab).startswith("layer 27")
+    assert "rocm:5" in panel(tab)
+    tab.key("Escape")
+    assert panel(tab).startswith(FLASH)
+
+
+def test_a_state_lists_its_readers(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    tab.click('[data-state="compress_kv@L20"]')
+    assert panel(tab).startswith("compress_kv@L20")
+    assert "layers 20-39" in panel(tab)
+    assert "kv_source_layers: [2, 8, 14, 20]" in panel(tab)
+    buttons = tab.js("[...document.querySelectorAll('#panel .links')][0].innerText").split()
+    assert [int(word) for word in buttons if word.isdigit()] == list(range(20, 40))
+    lit = tab.js("[...document.querySelectorAll('.row.lit')].map((row) => row.dataset.row)")
+    assert lit[0] == "layers.20"
+    assert "layers.19" not in lit
+
+
+def test_an_edge_tells_what_crosses(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    at = next(n for n, arc in enumerate(flash.arcs) if arc.crossing and arc.origin == "candidates@L20")
+    tab.js(f"document.querySelector('[data-edge=\"{at}\"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
+    assert "candidates@L20 crosses rocm:4 → rocm:5" in panel(tab)
+    assert "64 B per token" in panel(tab)
+
+
+def test_who_reads_and_what_is_read(tab: Page, tmp_path: Path):
+    opened(tab, seen(), tmp_path)
+    lit = "[...document.querySelectorAll('.row.lit')].map((row) => row.dataset.row)"
+    tab.click('[data-row="layers.5"]')
+    tab.click("#panel .ask button:nth-child(1)")
+    assert tab.js(lit) == ["layers.5", "layers.6", "layers.7"]
+    tab.click("#panel .ask button:nth-child(2)")
+    assert tab.js(lit) == ["layers.4", "layers.5"]
+
+
+def test_toggles_hide_arcs(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    for kind in ("topk", "streams"):
+        before = shown_edges(tab, kind)
+        assert before
+        tab.click(f"[data-toggle={kind}]")
+        assert shown_edges(tab, kind) == 0
+        tab.click(f"[data-toggle={kind}]")
+        assert shown_edges(tab, kind) == before
+
+
+def test_fold_and_unfold(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    every = sum(item.row for item in flash.items)
+    few = every - sum(fold.last - fold.first for fold in flash.folds)
+    assert rows(tab) == few
+    tab.js("document.querySelector('[data-fold]').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert rows(tab) == few + flash.folds[0].last - flash.folds[0].first
+    tab.click("#fold")
+    assert rows(tab) == every
+    drawn = tab.js("[...document.querySelectorAll('path.arc')].map((path) => path.getAttribute('d'))")
+    in_svg = re.findall(r'<path class="arc[^"]*" d="([^"]*)"', page.svg(flash))
+    numbers = [[float(number) for number in re.findall(r"-?[\d.]+", d)] for d in drawn]
+    expected = [[float(number) for number in re.findall(r"-?[\d.]+", d)] for d in in_svg]
+    assert len(numbers) == len(expected)
+    for one, other in zip(numbers, expected, strict=True):
+        assert one == pytest.approx(other, abs=0.05)
+    tab.click("#fold")
+    assert rows(tab) == few
+
+
+def test_keys_walk(tab: Page, tmp_path: Path):
+    opened(tab, seen(), tmp_path)
+    tab.js("document.querySelector('[data-row=\"layers.4\"]').focus()")
+    tab.key("ArrowDown")
+    assert tab.js("document.activeElement.dataset.row") == "layers.5"
+    tab.key("ArrowRight")
+    assert tab.js("document.activeElement.dataset.state") == "compress_kv@L5"
+    tab.key("Enter", "\r")
+    assert panel(tab).startswith("compress_kv@L5")
+    tab.key("ArrowUp")
+    tab.key("Enter", "\r")
+    assert panel(tab).startswith("layer 4")
+
+
+def test_wheel_and_drag_move_and_fit_brings_back(tab: Page, tmp_path: Path):
+    opened(tab, seen(), tmp_path)
+    where = "document.querySelector('#stage svg > g').getAttribute('transform')"
+    first = tab.js(where)
+    tab.send("Input.dispatchMouseEvent", type="mouseWheel", x=300, y=300, deltaX=0, deltaY=-200)
+    zoomed = tab.js(where)
+    assert float(zoomed.split("scale(")[1][:-1]) > float(first.split("scale(")[1][:-1])
+    for kind, x in (("mousePressed", 300), ("mouseMoved", 340), ("mouseReleased", 340)):
+        tab.send("Input.dispatchMouseEvent", type=kind, x=x, y=300, button="left", buttons=1, clickCount=1)
+    assert float(tab.js(where)[10:].split()[0]) == pytest.approx(float(zoomed[10:].split()[0]) + 40)
+    tab.click("#fit")
+    assert tab.js(where) == first
+
+
+def test_light_and_dark(tab: Page, tmp_path: Path):
+    opened(tab, seen(), tmp_path)
+    colour = "getComputedStyle(document.querySelector('.box')).fill"
+    for scheme in ("light", "dark"):
+        tab.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        before = tab.js(colour)
+        tab.click("#theme")
+        assert tab.js(colour) != before
+        tab.click("#theme")
+        assert tab.js(colour) == before
+    tab.send("Emulation.setEmulatedMedia", features=[])
+
+
+def test_everything_in_reach_has_a_name(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    nameless = (
+        "[...document.querySelectorAll('#stage [role=button]')].filter((part) => !part.getAttribute('aria-label'))"
+    )
+    assert tab.js(f"{nameless}.length") == 0
+    assert tab.js("document.querySelectorAll('#stage [tabindex=\"0\"]').length") == 1
+
+
+def test_hostile_names_do_nothing(tab: Page, tmp_path: Path):
+    opened(tab, hostile(), tmp_path)
+    tab.click(".chip-group")
+    tab.click(".row")
+    assert "</script>" in panel(tab)
+    assert tab.js("window.broken") is None
+    assert tab.js("document.querySelectorAll('script').length") == 2
+    assert tab.js("document.querySelectorAll('img').length") == 0
+
+
+def test_hundreds_of_layers_open(tab: Page, tmp_path: Path):
+    ratios = "layers.compress_ratios={0-1: 0, 2-4: 2, 5-399: 1}"
+    opened(tab, seen(sets=["model.n_layers=400", "placement.layer_ends=[400]", ratios]), tmp_path)
+    tab.click("#fold")
+    assert rows(tab) == 402
