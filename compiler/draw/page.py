@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dsv41c.compiler.draw.layout import GAP, HEAD, LINE, MARGIN, RADIUS, Chip, Layout, layout, path
 from dsv41c.compiler.draw.style import INK, STATES
 from dsv41c.compiler.draw.view import IMPLIED, View
+from dsv41c.compiler.plan.render import environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -138,20 +139,12 @@ def in_script(value: Any) -> str:
 
 
 def _source(name: str) -> str:
-    environment = _environment()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
+    templates = _environment()
+    assert templates.loader is not None
+    return templates.loader.get_source(templates, name)[0]
 
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    return Environment(
-        loader=PackageLoader("dsv41c.templates", ""),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=True,
-    )
+    """That of the plans' templates, with HTML escaping."""
+    return environment().overlay(autoescape=True)
