@@ -14,11 +14,14 @@ from dsv41c.diagnostics import Diagnostic
 from dsv41c.kernels.catalog import OPS
 
 
-def _no_kernel(_: Path) -> list[Diagnostic]:
-    loaded = load("toy")
-    assert loaded.spec is not None
-    program = passes.run(passes.Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans)))
-    return missing_kernels(program, {**OPS, "attend": replace(OPS["attend"], families=("cuda",))})
+def _attend_on(*families: str) -> Callable[[Path], list[Diagnostic]]:
+    def trigger(_: Path) -> list[Diagnostic]:
+        loaded = load("toy")
+        assert loaded.spec is not None
+        program = passes.run(passes.Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans)))
+        return missing_kernels(program, {**OPS, "attend": replace(OPS["attend"], families=families)})
+
+    return trigger
 
 
-TRIGGERS: dict[str, Callable[[Path], list[Diagnostic]]] = {"DSV601": _no_kernel}
+TRIGGERS = {"DSV601": (_attend_on("cuda"), _attend_on("cuda", "cpu"))}

@@ -1,4 +1,4 @@
-"""What makes the codes of placed graphs: two stages, with what crosses between them changed."""
+"""What makes the codes of placed graphs: two stages, with what crosses between them changed, and as it is."""
 
 from __future__ import annotations
 
@@ -53,12 +53,16 @@ def not_added_up(graph: Graph) -> Graph:
     )
 
 
-def _trigger(change: Callable[[Graph], Graph], *more: str) -> Callable[[Path], list[Diagnostic]]:
+def _of(change: Callable[[Graph], Graph], *more: str) -> Callable[[Path], list[Diagnostic]]:
     return lambda _: list(check_graph(change(placed(*more)), DEVICES))
 
 
+def _shown(change: Callable[[Graph], Graph], *more: str) -> tuple[Callable[[Path], list[Diagnostic]], ...]:
+    return _of(change, *more), _of(lambda graph: graph, *more)
+
+
 TRIGGERS = {
-    "DSV505": _trigger(undeclared),
-    "DSV506": _trigger(copied_whole),
-    "DSV508": _trigger(not_added_up, "placement.tensor_parallel=2"),
+    "DSV505": _shown(undeclared),
+    "DSV506": _shown(copied_whole),
+    "DSV508": _shown(not_added_up, "placement.tensor_parallel=2"),
 }

@@ -14,46 +14,56 @@ from dsv41c.diagnostics import Diagnostic
 CONFIG = Path(__file__).resolve().parents[2] / "golden" / "tiny" / "config.json"
 
 
-def _circle(folder: Path) -> list[Diagnostic]:
-    (folder / "a.yaml").write_text("extends: b.yaml\n")
-    (folder / "b.yaml").write_text("extends: a.yaml\n")
-    return list(load(str(folder / "a.yaml")).diagnostics)
+def _extending(base: str) -> Callable[[Path], tuple[Diagnostic, ...]]:
+    """A spec that extends another one, which extends `base`."""
+
+    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+        (folder / "a.yaml").write_text("extends: b.yaml\n")
+        (folder / "b.yaml").write_text(f"extends: {base}\n")
+        return load(str(folder / "a.yaml")).diagnostics
+
+    return trigger
 
 
-def _target(folder: Path) -> list[Diagnostic]:
-    (folder / "machine.yaml").write_text("model: {dim: 256}\n")
-    return list(load("toy", target=str(folder / "machine.yaml")).diagnostics)
+def _target(text: str) -> Callable[[Path], tuple[Diagnostic, ...]]:
+    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+        (folder / "machine.yaml").write_text(text)
+        return load("toy", target=str(folder / "machine.yaml")).diagnostics
+
+    return trigger
 
 
-def _override(folder: Path) -> list[Diagnostic]:
-    return list(load("toy", sets=["layers.kv_source_layers.7=3"]).diagnostics)
+def _override(text: str) -> Callable[[Path], tuple[Diagnostic, ...]]:
+    return lambda _: load("toy", sets=[text]).diagnostics
 
 
-def _config(changes: Mapping[str, Any], text: Mapping[str, Any]) -> Callable[[Path], list[Diagnostic]]:
+def _config(changes: Mapping[str, Any], text: Mapping[str, Any]) -> Callable[[Path], tuple[Diagnostic, ...]]:
     """Import of the tiny config with some keys changed; None removes one."""
 
-    def trigger(folder: Path) -> list[Diagnostic]:
+    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
         config = json.loads(CONFIG.read_text())
         for place, values in ((config, changes), (config["text_config"], text)):
             place.update(values)
             for key in [key for key, value in values.items() if value is None]:
                 del place[key]
         (folder / "config.json").write_text(json.dumps(config))
-        return list(import_config(str(folder / "config.json")).diagnostics)
+        return import_config(str(folder / "config.json")).diagnostics
 
     return trigger
 
 
-TRIGGERS: dict[str, Callable[[Path], list[Diagnostic]]] = {
-    "DSV221": _circle,
-    "DSV223": _target,
-    "DSV224": _override,
-    "DSV230": _config({"model_type": "deepseek_v4"}, {}),
-    "DSV231": _config({"num_hidden_layers": 13}, {}),
-    "DSV232": _config({"quantization_config": {"quant_method": "exl3"}}, {}),
-    "DSV233": _config({}, {"hidden_act": "gelu"}),
-    "DSV234": _config({}, {"colour": "blue"}),
-    "DSV235": _config({}, {"kv_sources_layer": [2]}),
-    "DSV236": _config({"bos_token_id": None}, {}),
-    "DSV237": _config({}, {"index_source_layer_ids": None}),
+RELEASED = _config({}, {})
+
+TRIGGERS = {
+    "DSV221": (_extending("a.yaml"), _extending("toy")),
+    "DSV223": (_target("model: {dim: 256}\n"), _target("numerics: {compute: f32}\n")),
+    "DSV224": (_override("layers.kv_source_layers.7=3"), _override("layers.kv_source_layers.1=5")),
+    "DSV230": (_config({"model_type": "deepseek_v4"}, {}), RELEASED),
+    "DSV231": (_config({"num_hidden_layers": 13}, {}), _config({"num_hidden_layers": 10}, {})),
+    "DSV232": (_config({"quantization_config": {"quant_method": "exl3"}}, {}), RELEASED),
+    "DSV233": (_config({}, {"hidden_act": "gelu"}), _config({}, {"hidden_act": "silu"})),
+    "DSV234": (_config({}, {"colour": "blue"}), RELEASED),
+    "DSV235": (_config({}, {"kv_sources_layer": [2]}), RELEASED),
+    "DSV236": (_config({"bos_token_id": None}, {}), RELEASED),
+    "DSV237": (_config({}, {"index_source_layer_ids": None}), RELEASED),
 }

@@ -10,23 +10,26 @@ from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic
 
 
-def _bytes(data: bytes) -> Callable[[Path], list[Diagnostic]]:
-    def trigger(folder: Path) -> list[Diagnostic]:
-        path = folder / "spec.yaml"
-        path.write_bytes(data)
-        return list(load(str(path)).diagnostics)
+def _bytes(data: bytes) -> Callable[[Path], tuple[Diagnostic, ...]]:
+    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+        (folder / "spec.yaml").write_bytes(data)
+        return load(str(folder / "spec.yaml")).diagnostics
 
     return trigger
 
 
-def _missing(folder: Path) -> list[Diagnostic]:
-    return list(load(str(folder / "missing.yaml")).diagnostics)
+def _given(name: str) -> Callable[[Path], tuple[Diagnostic, ...]]:
+    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+        (folder / "spec.yaml").write_text("extends: toy\n")
+        return load(str(folder / name)).diagnostics
+
+    return trigger
 
 
-TRIGGERS: dict[str, Callable[[Path], list[Diagnostic]]] = {
-    "DSV102": _bytes(b"extends: toy\nname: caf\xe9\n"),
-    "DSV103": _bytes(b"extends: toy\nname: a\x00b\n"),
-    "DSV104": _bytes(b"\xef\xbb\xbfextends: toy\n"),
-    "DSV111": _bytes(b"#" * (MAX_BYTES + 1)),
-    "DSV117": _missing,
+TRIGGERS = {
+    "DSV102": (_bytes(b"extends: toy  # caf\xe9\n"), _bytes("extends: toy  # café\n".encode())),
+    "DSV103": (_bytes(b"extends: toy  # a\x1bb\n"), _bytes(b"extends: toy  # ab\n")),
+    "DSV104": (_bytes(b"\xef\xbb\xbfextends: toy\n"), _bytes(b"extends: toy\n")),
+    "DSV111": (_bytes(b"extends: toy\n" + b"#" * MAX_BYTES), _bytes(b"extends: toy\n#")),
+    "DSV117": (_given("specs.yaml"), _given("spec.yaml")),
 }

@@ -1,17 +1,18 @@
-"""What sets off each code of checkpoints (7xx). `TRIGGERS[code](tmp_path)` gives findings that hold the code."""
+"""What sets off each code of checkpoints (7xx), and the same mended."""
 
-import importlib.util
 import os
 from pathlib import Path
 
-from dsv41c.diagnostics import UserFault
-from dsv41c.runtime.weights.headers import read_checkpoint
+import hand_made as plans
+from tokenizers import Tokenizer
 
-TESTS = Path(__file__).resolve().parents[2]
-TINY = TESTS / "golden" / "tiny"
-_spec = importlib.util.spec_from_file_location("hand_made_plans", TESTS / "runtime" / "weights" / "hand_made.py")
-plans = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(plans)
+from dsv41c.runtime.synth import synth
+from dsv41c.runtime.token_map import token_map
+from dsv41c.runtime.weights.bind import bind
+from dsv41c.runtime.weights.headers import read_checkpoint
+from dsv41c.runtime.weights.match import match
+
+TINY = Path(__file__).resolve().parents[2] / "golden" / "tiny"
 
 ONE = ("F32", [2], b"\0" * 8)
 DIM = {"dim": 64, "streams": 2, "experts": 2, "inter_dim": 32, "groups": 1, "o_lora_rank": 64}
@@ -19,16 +20,11 @@ WEIGHT, SCALE = "layers.0.attn.wo_b.weight", "layers.0.attn.wo_b.scale"
 CODES, SCALES = ("F8_E4M3", [64, 64], b"\x38" * 4096), ("F8_E8M0", [2, 2], b"\x7f" * 4)
 
 
-def _raised(make, *args, **kwargs):
-    try:
-        make(*args, **kwargs)
-    except UserFault as fault:
-        return list(fault.diagnostics)
-    return []
+MISSPELT = "layers.0.attn.wo_c.weight"
 
 
 def _headers(path):
-    return list(read_checkpoint(path).diagnostics)
+    return read_checkpoint(path).diagnostics
 
 
 def _raw(data):
@@ -40,26 +36,23 @@ def _raw(data):
 
 
 def _files(*files, index=None):
+    """Files of tensors, and an index that gives each file's names, or is some text."""
+
     def trigger(path):
         for number, tensors in enumerate(files):
             plans.write(path / f"{number}.safetensors", tensors)
-        if index is not None:
+        if isinstance(index, str):
+            (path / "model.safetensors.index.json").write_text(index)
+        elif index is not None:
             plans.write_index(path, index)
         return _headers(path)
 
     return trigger
 
 
-def _entry(**changes):
-    return plans.frame({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}})
-
-
-def _index(text):
-    def trigger(path):
-        (path / "model.safetensors.index.json").write_text(text)
-        return _headers(path)
-
-    return trigger
+def _entry(size, **changes):
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
+    return _raw(plans.frame({"a": entry}) + b"\0" * size)
 
 
 def _plan(compute="f32"):
@@ -67,86 +60,93 @@ def _plan(compute="f32"):
 
 
 def _bound(tensors, compute="f32"):
-    """The findings of binding a plan of one FP8 matrix."""
+    """Binding a plan of one FP8 matrix."""
 
     def trigger(path):
-        from dsv41c.runtime.weights.bind import bind
-
         plans.write(path / "x.safetensors", tensors)
-        return _raised(bind, _plan(compute), path)
+        bind(_plan(compute), path)
 
     return trigger
 
 
-def _experts(path):
-    from dsv41c.runtime.weights.match import match
+def _experts(count):
+    def trigger(path):
+        names = [f"layers.0.ffn.experts.{number}.w1.weight" for number in range(count)]
+        plans.write(path / "x.safetensors", {name: ("BF16", [32, 64], b"\0" * 4096) for name in names})
+        return match(plans.manifest([plans.entry("experts_w1", DIM, 0)]), read_checkpoint(path)).diagnostics
 
-    names = [f"layers.0.ffn.experts.{number}.w1.weight" for number in range(3)]
-    plans.write(path / "x.safetensors", {name: ("BF16", [32, 64], b"\0" * 4096) for name in names})
-    return list(match(plans.manifest([plans.entry("experts_w1", DIM, 0)]), read_checkpoint(path)).diagnostics)
+    return trigger
 
 
-def _changed(path):
-    from dsv41c.runtime.weights.bind import bind
+def _cut(size):
+    """A file that has another size when it is bound than when its header was read."""
 
-    plans.write(path / "x.safetensors", {WEIGHT: CODES, SCALE: SCALES})
-    checkpoint = read_checkpoint(path)
-    os.truncate(path / "x.safetensors", 100)
-    return _raised(bind, _plan(), checkpoint)
+    def trigger(path):
+        plans.write(path / "x.safetensors", {WEIGHT: CODES, SCALE: SCALES})
+        checkpoint = read_checkpoint(path)
+        if size is not None:
+            os.truncate(path / "x.safetensors", size)
+        bind(_plan(), checkpoint)
+
+    return trigger
 
 
 def _tokens(vocab_size, compressed):
-    def trigger(path):
-        from tokenizers import Tokenizer
-
-        from dsv41c.runtime.token_map import token_map
-
-        return _raised(token_map, Tokenizer.from_file(str(TINY / "tokenizer.json")), vocab_size, compressed)
-
-    return trigger
+    return lambda _: token_map(Tokenizer.from_file(str(TINY / "tokenizer.json")), vocab_size, compressed)
 
 
 def _synth(plan, out="out", **kwargs):
     def trigger(path):
-        from dsv41c.runtime.synth import synth
-
         (path / "occupied").mkdir()
         (path / "occupied" / "file").write_text("")
-        return _raised(synth, plan, {}, path / out, **kwargs)
+        synth(plan, {}, path / out, **kwargs)
 
     return trigger
 
 
-_NARROW = plans.entry("experts_w1", {**DIM, "dim": 33}, 0)
+def _vocabulary(compressed):
+    return plans.manifest([], vocab=100, compressed=compressed)
+
+
+def _wide(dim):
+    return plans.manifest([plans.entry("experts_w1", {**DIM, "dim": dim}, 0)])
+
+
+_WHOLE = _bound({WEIGHT: CODES, SCALE: SCALES})
+_PLAIN = ("BF16", [64, 64], b"\0" * 8192)
+_INDEXED = _files({"a": ONE}, index={"0.safetensors": ["a"]})
 
 TRIGGERS = {
-    "DSV700": lambda path: _headers(path / "nothing"),
-    "DSV701": _raw(b"<html>not a checkpoint</html>" * 1000),
-    "DSV702": _raw(_entry(dtype="F6_E2M3") + b"\0" * 8),
-    "DSV703": _raw(_entry() + b"\0" * 7),
-    "DSV704": _raw(_entry(data_offsets=[0, 4]) + b"\0" * 4),
-    "DSV705": _index("[]"),
-    "DSV706": _index('{"weight_map": {"a": "../x.safetensors"}}'),
-    "DSV707": _index('{"weight_map": {"a": "x.safetensors"}}'),
-    "DSV708": _files({"a": ONE}, index={"0.safetensors": ["b"]}),
-    "DSV709": _files({"a": ONE}, {"a": ONE}),
-    "DSV710": _files({"embed.weight": ONE, "model.norm.weight": ONE}),
-    "DSV720": _bound({}),
-    "DSV721": _bound({WEIGHT: CODES, SCALE: SCALES, "layers.0.attn.wo_c.weight": ONE}),
-    "DSV722": _bound({WEIGHT: ("F8_E4M3", [32, 64], b"\0" * 2048), SCALE: SCALES}),
-    "DSV723": _bound({WEIGHT: ("F16", [64, 64], b"\0" * 8192)}),
-    "DSV724": _bound({WEIGHT: CODES}),
-    "DSV725": _bound({WEIGHT: CODES, SCALE: ("F8_E8M0", [64, 2], b"\0" * 128)}),
-    "DSV726": _bound({WEIGHT: CODES, SCALE: SCALES, WEIGHT + "_scale_inv": SCALES}),
-    "DSV727": _bound({WEIGHT: ("BF16", [64, 64], b"\0" * 8192), SCALE: SCALES}),
-    "DSV728": _experts,
-    "DSV730": _bound({WEIGHT: CODES, SCALE: ("F8_E8M0", [2, 2], b"\x7f\x7f\x7f\xff")}),
-    "DSV731": _bound({WEIGHT: ("F32", [64, 64], b"\x01\x00\x80\x3f" * 4096)}, "bf16"),
-    "DSV732": _changed,
-    "DSV740": _tokens(500, None),
-    "DSV741": _tokens(512, 400),
-    "DSV750": _synth(_plan(), max_bytes=100),
-    "DSV751": _synth(_plan(), out="occupied"),
-    "DSV752": _synth(plans.manifest([], vocab=100, compressed=101)),
-    "DSV753": _synth(plans.manifest([_NARROW])),
+    "DSV700": (lambda path: _headers(path / "nothing"), _INDEXED),
+    "DSV701": (_raw(b"<html>not a checkpoint</html>" * 1000), _entry(8)),
+    "DSV702": (_entry(8, dtype="F6_E2M3"), _entry(8)),
+    "DSV703": (_entry(7), _entry(8)),
+    "DSV704": (_entry(4, data_offsets=[0, 4]), _entry(8)),
+    "DSV705": (_files({"a": ONE}, index="[]"), _INDEXED),
+    "DSV706": (_files({"a": ONE}, index='{"weight_map": {"a": "../x.safetensors"}}'), _INDEXED),
+    "DSV707": (_files({"a": ONE}, index={"1.safetensors": ["a"]}), _INDEXED),
+    "DSV708": (_files({"a": ONE}, index={"0.safetensors": ["b"]}), _INDEXED),
+    "DSV709": (_files({"a": ONE}, {"a": ONE}), _files({"a": ONE}, {"b": ONE})),
+    "DSV710": (_files({"embed.weight": ONE, "model.norm.weight": ONE}), _files({"embed.weight": ONE})),
+    "DSV720": (_bound({}), _WHOLE),
+    "DSV721": (_bound({WEIGHT: CODES, SCALE: SCALES, MISSPELT: ONE}), _WHOLE),
+    "DSV722": (_bound({WEIGHT: ("F8_E4M3", [32, 64], b"\0" * 2048), SCALE: SCALES}), _WHOLE),
+    "DSV723": (_bound({WEIGHT: ("F16", [64, 64], b"\0" * 8192)}), _WHOLE),
+    "DSV724": (_bound({WEIGHT: CODES}), _WHOLE),
+    "DSV725": (_bound({WEIGHT: CODES, SCALE: ("F8_E8M0", [64, 2], b"\0" * 128)}), _WHOLE),
+    "DSV726": (_bound({WEIGHT: CODES, SCALE: SCALES, WEIGHT + "_scale_inv": SCALES}), _WHOLE),
+    "DSV727": (_bound({WEIGHT: _PLAIN, SCALE: SCALES}), _bound({WEIGHT: _PLAIN})),
+    "DSV728": (_experts(3), _experts(2)),
+    "DSV730": (_bound({WEIGHT: CODES, SCALE: ("F8_E8M0", [2, 2], b"\x7f\x7f\x7f\xff")}), _WHOLE),
+    "DSV731": (
+        _bound({WEIGHT: ("F32", [64, 64], b"\x01\x00\x80\x3f" * 4096)}, "bf16"),
+        _bound({WEIGHT: ("F32", [64, 64], b"\x00\x00\x80\x3f" * 4096)}, "bf16"),
+    ),
+    "DSV732": (_cut(100), _cut(None)),
+    "DSV740": (_tokens(500, None), _tokens(512, None)),
+    "DSV741": (_tokens(512, 400), _tokens(512, 426)),
+    "DSV750": (_synth(_plan(), max_bytes=100), _synth(_plan())),
+    "DSV751": (_synth(_plan(), out="occupied"), _synth(_plan())),
+    "DSV752": (_synth(_vocabulary(101)), _synth(_vocabulary(100))),
+    "DSV753": (_synth(_wide(33)), _synth(_wide(64))),
 }
