@@ -7,7 +7,7 @@ Sizes are those at the end of a session that is full.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dsv41c.kernels.fusion import FUSED, NATIVE_VARIANT
@@ -88,6 +88,15 @@ def tables_on_device(manifest: Manifest) -> bool:
     return manifest.engram is not None and manifest.engram.storage == "device"
 
 
+def captured_together(manifest: Manifest, regions: Sequence[RegionEntry] | None = None) -> list[range]:
+    """The regions that are one graph of a decode step, by index among `regions`: those of the plan, or of a device."""
+    chosen = manifest.regions if regions is None else regions
+    ops = {op.id: op for op in manifest.ops}
+    by_region = {region.id: [ops[op] for op in region.ops] for region in chosen}
+    staged = frozenset[str]() if tables_on_device(manifest) else None
+    return ranges(chosen, by_region, manifest.runtime.capture, staged)
+
+
 class _Walk:
     """The regions of one device in order, with what arrives before a stage and what is sent on behind it."""
 
@@ -146,9 +155,7 @@ class _Walk:
     def graphs(self) -> int:
         """Bytes of what leaves every graph of the device, and of what arrives for them, at addresses of their own."""
         kept = [value for stage in self.stages for value in self._moved(stage, arriving=True)]
-        staged = frozenset[str]() if tables_on_device(self.manifest) else None
-        by_region = {region.id: [self.ops[op] for op in region.ops] for region in self.regions}
-        for part in ranges(self.regions, by_region, self.manifest.runtime.capture, staged):
+        for part in captured_together(self.manifest, self.regions):
             inside = [self.regions[index] for index in part]
             later = {value for region in self.regions[part.stop :] for value in region.reads} | {"logits"}
             later |= {value for stage in self.stages for value in self._moved(stage, arriving=False)}

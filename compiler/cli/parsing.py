@@ -281,10 +281,18 @@ def _synth(parser: argparse.ArgumentParser) -> None:
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", type=path, help="a plan folder made by `compile`")
-    parser.add_argument(
-        "--boundaries", action="store_true", help="list what crosses each stage boundary: producer, readers, bytes"
-    )
+    for section, what in _SECTIONS.items():
+        parser.add_argument(f"--{section}", action="store_true", help=what)
     _json(parser)
+
+
+_SECTIONS = {
+    "states": "every pool of session state and every value that leaves a layer, with who makes and reads it",
+    "boundaries": "what crosses each stage boundary, with who makes and reads it",
+    "kernels": "every kernel with its ops, and the layers that call it",
+    "regions": "every region with the graph that it is captured in",
+    "weights": "every role of weights with its shape and encoding, and every constant",
+}
 
 
 def _estimate(parser: argparse.ArgumentParser) -> None:

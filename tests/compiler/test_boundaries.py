@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsv41c.compiler import compile_spec, load
-from dsv41c.compiler.cli.boundaries import boundaries
+from dsv41c.compiler.inspect.boundaries import data as boundaries
 from dsv41c.runtime.manifest import Manifest
 
 Run = Callable[..., Any]  # of conftest.py
@@ -113,12 +113,12 @@ def test_the_command(run: Run, stages: int) -> None:
     whole = run("inspect", "plan")
     assert (text.code, data.code, whole.code) == (0, 0, 0)
     found = json.loads(data.out)
-    assert (found["format"], found["name"], len(found["boundaries"])) == ("dsv41c.inspect/1.0", "toy", stages - 1)
+    assert (found["format"], found["name"], len(found["boundaries"])) == ("dsv41c.inspect/1.1", "toy", stages - 1)
     if stages == 1:
         assert text.out == "one stage, layers 0-7 on cpu:0: nothing crosses\n"
-        assert "boundaries" not in whole.out
+        assert "\nboundaries" not in whole.out
     else:
         assert text.out.startswith("0 -> 1, before layer 3, cpu:0 to cpu:1: ")
         assert "compress_kv@L2" in text.out and "read by stages.1.engram_ids" in text.out
-        assert "boundary   0 -> 1, before layer 3" in whole.out
+        assert "boundaries  0 -> 1, before layer 3" in whole.out
     assert json.loads(run("inspect", "plan", "--json").out)["boundaries"] == found["boundaries"]

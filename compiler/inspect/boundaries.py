@@ -1,26 +1,18 @@
-"""What crosses each stage boundary of a plan, from its manifest: who makes each value, who reads it, and its bytes.
-
-Keys of the JSON are part of `dsv41c.inspect/1.0`: a list `boundaries`, each with `from_stage` and `to_stage`, their
-devices `from` and `to`, `layer` (the first behind the boundary), `bytes_per_token` in all, and `values`, each with
-`value`, `arrives_as`, `kind`, `how` (`chunk`: it travels with the tokens; `mirror`: appended rows of session state),
-`producer` (an op, null for the token ids), `layers` that read it behind the boundary, `ops` outside of layers that do,
-`passed_on` (to these stages) and `bytes_per_token`.
-"""
+"""What crosses each stage boundary of a plan, from its manifest: who makes each value, who reads it, and its bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dsv41c.compiler.inspect.table import aligned
 from dsv41c.kernels.catalog import CARRIERS
+from dsv41c.runtime.manifest import Manifest, StageEntry, TransferEntry
 from dsv41c.words import counted, layers, ranges, size
 
-if TYPE_CHECKING:
-    from dsv41c.runtime.manifest import Manifest, StageEntry, TransferEntry
 
-
-def boundaries(manifest: Manifest) -> list[dict[str, Any]]:
+def data(manifest: Manifest) -> list[dict[str, Any]]:
     """Every boundary in order, as plain data; none where there is one stage."""
     return [_boundary(manifest, before, stage) for before, stage in pairwise(manifest.stages)]
 
@@ -64,19 +56,23 @@ def _producer(manifest: Manifest, value: str) -> str | None:
     return producer
 
 
+def overview(manifest: Manifest) -> Iterator[str]:
+    """A line a boundary."""
+    titles = [title(boundary) for boundary in data(manifest)]
+    if titles:
+        yield from aligned([("boundaries" if not number else "", line) for number, line in enumerate(titles)])
+
+
 def lines(manifest: Manifest) -> Iterator[str]:
-    """The same for a person."""
-    found = boundaries(manifest)
+    """Every boundary with its values."""
+    found = data(manifest)
     if not found:
         (stage,) = manifest.stages
         yield f"one stage, {layers(range(stage.first_layer, stage.end_layer))} on {stage.device}: nothing crosses"
     for boundary in found:
         yield title(boundary)
-        rows = [_cells(value) for value in boundary["values"]]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)] if rows else []
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            yield f"  {'  '.join((*cells, row[-1]))}"
+        if boundary["values"]:
+            yield from aligned([_cells(value) for value in boundary["values"]])
 
 
 def title(boundary: dict[str, Any]) -> str:
@@ -92,4 +88,4 @@ def _cells(value: dict[str, Any]) -> tuple[str, ...]:
     readers = [f"read by {', '.join(read)}"] if read else []
     readers += [f"passed on to stage {ranges(value['passed_on'])}"] if value["passed_on"] else []
     producer = f"by {value['producer']}" if value["producer"] is not None else "fed"
-    return value["value"], value["how"], f"{value['bytes_per_token']:,.10g} B", producer, ", ".join(readers)
+    return f"  {value['value']}", value["how"], f"{value['bytes_per_token']:,.10g} B", producer, ", ".join(readers)
