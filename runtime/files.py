@@ -30,22 +30,22 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         with replacing(path) as temporary:
             save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary)
     except (OSError, SafetensorError) as error:
-        why = error.strerror or error if isinstance(error, OSError) else error
-        raise UserFault([_fault(path, f"cannot be written: {why}", None)]) from None
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        raise UserFault([_fault(path, why, "choose another place")]) from None
 
 
 def _findings(path: Path) -> list[Diagnostic]:
     parent = path.parent
     if not parent.is_dir():
-        return [_fault(path, f"the folder `{parent}` does not exist", "make it first")]
+        return [_fault(path, f"there is no folder `{parent}`", "make it first")]
     if path.is_dir():
-        return [_fault(path, "is a folder, not a file", "name a file in it")]
+        return [_fault(path, "it is a folder, expected a file", "name a file in it")]
     if path.exists() and not path.is_file():
-        return [_fault(path, "is no plain file", "name a file")]
+        return [_fault(path, "it is no plain file", "name a file")]
     if not os.access(parent, os.W_OK | os.X_OK):
         return [_fault(path, f"the folder `{parent}` is not writable", "choose another folder")]
     return []
 
 
-def _fault(path: Path, message: str, help_text: str | None) -> Diagnostic:
-    return Diagnostic("DSV865", f"`{path.name}`: {message}", Span(str(path)), help=help_text)
+def _fault(path: Path, message: str, help_text: str) -> Diagnostic:
+    return Diagnostic("DSV865", f"`{path}` cannot be written: {message}", Span(str(path)), help=help_text)

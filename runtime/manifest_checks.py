@@ -112,7 +112,7 @@ def _stages(manifest: Manifest) -> Iterator[str]:
     expected = sorted({"README.md", "spec.yaml", *(f"stage_{n}.py" for n in range(len(manifest.stages)))})
     found = sorted(file.path for file in manifest.files)
     if found != expected:
-        yield f"`files` lists {', '.join(found)[:300]!a}, expected {', '.join(expected)[:300]}"
+        yield f"the manifest lists the files {', '.join(found)[:300]}, expected {', '.join(expected)[:300]}"
     count = len(manifest.stages)
     homes = [(value.id, value.stage) for value in manifest.values] + [(op.id, op.stage) for op in manifest.ops]
     homes += [(region.id, region.stage) for region in manifest.regions]

@@ -50,7 +50,7 @@ def _bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_MANIFEST_BYTES + 1)  # `load_json` refuses what is larger
     except (OSError, ValueError) as error:
-        message = f"no manifest can be read: {getattr(error, 'strerror', None) or error}"
+        message = f"`{path.name}` cannot be read: {getattr(error, 'strerror', None) or error}"
         raise _fault(str(path), message, "give the folder that `dsv41c compile SPEC -o FOLDER` made") from None
 
 
@@ -84,7 +84,7 @@ def _version(content: Mapping[str, Any], file: str) -> int:
     if match[1] == _FORMAT.fullmatch(FORMAT)[1]:  # type: ignore[index]
         return int(match[2])
     tool = content.get("tool")
-    by = f"dsv41c {_short(tool)}" if isinstance(tool, str) else "another version"
+    by = f"dsv41c {_short(tool)[1:-1]}" if isinstance(tool, str) else "another version"
     message = f"the plan has format `{found}`, and dsv41c {__version__} reads `{FORMAT}`; it was made by {by}"
     help_text = f"run it with the version that made it, or {_AGAIN}"
     raise UserFault([Diagnostic("DSV802", message, Span(file), help=help_text)])
@@ -167,9 +167,9 @@ def _remove(content: Any, path: tuple[int | str, ...]) -> None:
 def _malformed(path: tuple[int | str, ...], kind: str, message: str, value: object, file: str) -> Diagnostic:
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in path).lstrip(".")
     if kind == "extra_forbidden":
-        text = f"`{place}` is unknown"
+        text = f"the manifest has an unknown key `{place}`"
     elif kind == "missing":
-        text = f"`{place}` is missing"
+        text = f"the manifest has no `{place}`"
     else:
         text = f"`{place}` is {_short(value)}: {message[:1].lower()}{message[1:]}"
     return Diagnostic("DSV803", text, Span(file), facts=(("path", place),), help=_AGAIN)

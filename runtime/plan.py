@@ -79,7 +79,7 @@ def _file(path: Path, found: list[Diagnostic]) -> bytes | None:
 def _edited(path: Path, allowed: bool) -> Diagnostic:
     text = f"`{path.name}` is not the file that was compiled: its hash is not the manifest's"
     if allowed:
-        help_text = f"believe its results as far as you believe the edit; to be rid of it, {_AGAIN}"
+        help_text = f"its results say nothing about the spec; to be rid of the edit, {_AGAIN}"
         return Diagnostic("DSV812", text, Span(str(path)), help=help_text)
     return Diagnostic("DSV811", text, Span(str(path)), help=f"{_AGAIN}; or run your edit with `--allow-edited`")
 

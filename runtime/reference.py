@@ -19,6 +19,7 @@ from dsv41c.kernels.step import Step
 from dsv41c.runtime.manifest import Manifest, OpEntry
 from dsv41c.runtime.recording import by_port
 from dsv41c.runtime.state import Pools
+from dsv41c.words import joined
 
 
 def call_op(op: OpEntry, kernels: object, weights: Mapping[str, object], step: Step, values: Mapping[str, Any]) -> Any:
@@ -119,5 +120,7 @@ def unknown_value(manifest: Manifest, name: str | int) -> Diagnostic:
         "DSV867",
         f"the plan has no {what}",
         facts=(("layers", str(manifest.model.n_layers)), ("values", str(len(manifest.values)))),
-        help=f"near it: {', '.join(near)}" if near else "`manifest.json` of the plan lists values by id",
+        help=f"did you mean {joined([f'`{each}`' for each in near], 'or')}?"
+        if near
+        else "look for it in `manifest.json` of the plan, which lists values by id",
     )

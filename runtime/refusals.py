@@ -51,7 +51,7 @@ def not_tokens(tokens: Sequence[object], manifest: Manifest, length: int) -> lis
             "DSV850",
             f"token id {value} at position {length + index} is not in the vocabulary of {size}{more}",
             facts=(("index in this call", str(index)), ("vocab_size", str(size))),
-            help=f"ids go from 0 to {size - 1}",
+            help=f"give ids from 0 to {size - 1}, as the checkpoint's own tokenizer does",
         )
     ]
 
@@ -132,14 +132,14 @@ def bad_chunk(chunk: int | None) -> list[Diagnostic]:
     """A finding for a chunk of less than one token."""
     if chunk is None or chunk >= 1:
         return []
-    return [Diagnostic("DSV859", f"a chunk of {chunk} tokens feeds nothing", help="chunks have at least 1 token")]
+    return [Diagnostic("DSV859", f"a chunk of {chunk} tokens feeds nothing", help="give 1 or more, or leave it out")]
 
 
 def unknown_tail(tail: str) -> list[Diagnostic]:
     """A finding for rows of a prompt that are none of `exact`, `every` and `bounded`."""
     if tail in TAILS:
         return []
-    help_text = f"there are {joined(list(TAILS), 'and')}"
+    help_text = f"give {joined([f'`{name}`' for name in TAILS], 'or')}"
     return [Diagnostic("DSV849", f"`{tail[:40]}` is no tail of a prompt", help=help_text)]
 
 

@@ -52,14 +52,15 @@ class Sampler:
 def _bad_temperature(temperature: float) -> list[Diagnostic]:
     if math.isfinite(temperature) and temperature >= 0:
         return []
-    help_text = "0 is greedy; 1 samples from the model's own distribution"
+    help_text = "give 0 for the likeliest token, or 1 for the model's own distribution"
     return [Diagnostic("DSV860", f"temperature {temperature} is not a finite number from 0 up", help=help_text)]
 
 
 def _bad_top_p(top_p: float) -> list[Diagnostic]:
     if 0 < top_p <= 1:
         return []
-    return [Diagnostic("DSV860", f"top-p {top_p} is not above 0 and at most 1", help="1 keeps every token")]
+    help_text = "give 1 to keep every token, or less to keep the likeliest"
+    return [Diagnostic("DSV860", f"top-p {top_p} is not above 0 and at most 1", help=help_text)]
 
 
 def _bad_seed(seed: int | None) -> list[Diagnostic]:

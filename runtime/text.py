@@ -84,7 +84,7 @@ class Text:
         try:
             text.encode()
         except UnicodeEncodeError as error:  # what Python makes of bytes that are no UTF-8
-            message = f"the text is not Unicode: {text[error.start]!a} at character {error.start} is half of something"
+            message = f"the text is not Unicode: {text[error.start]!a} at character {error.start} is no character"
             raise UserFault([Diagnostic("DSV862", message, help="give the text in UTF-8")]) from None
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 

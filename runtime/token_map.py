@@ -57,7 +57,7 @@ def token_map(tokenizer: Tokenizer, vocab_size: int, compressed_vocab_size: int 
     ranks: dict[str, int] = {}
     compressed = [ranks.setdefault(key, len(ranks)) for key in token_keys(tokenizer, vocab_size)]
     if compressed_vocab_size not in (None, len(ranks)):
-        text = f"the tokenizer has {len(ranks):,} distinct keys, the plan says {compressed_vocab_size:,}"
+        text = f"the tokenizer has {len(ranks):,} distinct normalised tokens, the plan says {compressed_vocab_size:,}"
         help_text = "use the tokenizer.json of this checkpoint, or correct `engram.compressed_vocab_size`"
         raise UserFault([Diagnostic("DSV741", text, help=help_text)])
     return compressed
@@ -68,7 +68,7 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
     ids = set(tokenizer.get_vocab(with_added_tokens=True).values())
     if len(ids) == vocab_size and max(ids, default=-1) < vocab_size:
         return
-    text = f"the tokenizer has {len(ids):,} ids up to {max(ids, default=-1):,}, the plan {vocab_size:,} from 0"
+    text = f"the tokenizer has {len(ids):,} ids up to {max(ids, default=-1):,}, expected 0 to {vocab_size - 1:,}"
     gap = next((token for token in range(vocab_size) if token not in ids), None)
     facts = (("first id without a token", str(gap)),) if gap is not None else ()
     help_text = "use the tokenizer.json of this checkpoint"

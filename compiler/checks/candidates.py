@@ -61,7 +61,8 @@ def candidate_source_without_keys(flow: Flow, ledger: Ledger) -> None:
         if not missing or not ledger.sound(*rests_on):
             continue
         role = {"kv_source_layers": "KV source", "index_source_layers": "index source"}
-        message = f"layer {layer} is the candidate source and no {' and no '.join(role[name] for name in missing)}"
+        lacks = " and no ".join(role[name] for name in missing)
+        message = f"layer {layer} is the candidate source and no {lacks}, expected a layer that is both"
         both = flow.producers["index_k"]
         where = " and ".join(f"`{name}`" for name in missing)
         help_text = f"add {layer} to {where}" + (f", or name one of {runs(both)} instead" if both else "")

@@ -8,6 +8,7 @@ from dsv41c.compiler.checks.words import layers as layers_text
 from dsv41c.compiler.checks.words import listing
 from dsv41c.compiler.engram_hash import MAX_BUCKETS, columns, derivable, hash_constants
 from dsv41c.diagnostics import Diagnostic, Label
+from dsv41c.words import counted
 
 _LIST = "engram_layers"
 _ROWS = "num_embeddings"
@@ -41,7 +42,7 @@ def engram_lists_disagree(view: View, ledger: Ledger) -> None:
     wanted, given = len(view.layers.engram_layers), len(view.engram.num_embeddings)
     if wanted == given:
         return
-    message = f"`num_embeddings` has {given} entries, `engram_layers` has {wanted}"
+    message = f"`num_embeddings` has {counted(given, 'entry')}, `engram_layers` has {counted(wanted, 'layer')}"
     labels = (Label(view.place("layers", _LIST), f"{wanted} engram layers"),)
     facts = (("layers.engram_layers", listing(view.layers.engram_layers)),)
     help_text = "give the rows of each engram layer's table, in the order of `engram_layers`"

@@ -6,11 +6,13 @@ from collections import Counter
 
 from dsv41c.compiler.checks.ledger import Ledger, listed, read
 from dsv41c.compiler.checks.view import LAYER_LISTS, View
+from dsv41c.compiler.checks.words import listing
 from dsv41c.compiler.layer_map import SHARED_KINDS
 from dsv41c.diagnostics import Diagnostic, Label, Span
 
 _SOURCES = {"kv_source_layers": "KV source", "index_source_layers": "index source"}
 _CANDIDATE = "candidate_source_layer"
+_FEW = 16  # entries of a list that a way out writes whole
 
 
 def out_of_range(view: View, ledger: Ledger) -> None:
@@ -80,7 +82,8 @@ def _disorder(view: View, ledger: Ledger, name: str, entry: tuple[int, int], bef
     message = f"`{name}` is not ascending: layer {entry[1]} comes after layer {before[1]}"
     labels = (Label(view.place("layers", name, before[0]), f"layer {before[1]}"),)
     facts = tuple((f"layers.{name}[{index}]", str(layer)) for index, layer in (before, entry))
-    help_text = "write the layers in ascending order"
+    numbers = sorted(layer for _, layer in view.entries(name))
+    help_text = "write the layers in ascending order" + (f": {listing(numbers)}" if len(numbers) <= _FEW else "")
     if name == "engram_layers":
         help_text += ", and `engram.num_embeddings` with them"
     place = view.place("layers", name, entry[0])

@@ -68,5 +68,5 @@ def _way_out(flow: Flow, kind: str, layer: int) -> str:
     producers = flow.producers[kind]
     end = bisect_left(producers, layer) if kind == "candidates" else bisect_right(producers, layer)
     near = [str(producer) for producer in producers[max(0, end - 3) : end]]
-    name = "" if not near else f"name {joined(near, 'or')}, or "
+    name = "" if not near else f"name layer {joined(near, 'or')}, or "
     return f"{name}remove `{kind}` here to read the latest {SOURCE[kind]} at or before the layer"

@@ -173,7 +173,7 @@ def wrong_kind(graph: Graph, ledger: Ledger) -> None:
             if given.kind != wanted or (wanted == "temporary" and named and role != expected):
                 what = f"`{wanted}`" if wanted != "temporary" else f"`{expected}`"
                 has = f"`{given.kind}`" if given.kind != "temporary" else f"`{role}`"
-                message = f"`{op.id}` takes {what} at `{name}`, `{value_id}` is {has}"
+                message = f"`{op.id}` reads `{value_id}` at `{name}`, which is {has}, expected {what}"
                 facts = ((f"`{op.id}` reads at `{name}`", f"`{value_id}`"),)
                 help_text = f"read a {what} value at `{name}`"
                 finding = Diagnostic("DSV424", message, op.span, facts=facts, help=help_text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def expect_parent(path: str) -> None:
     try:
         parent = Path(path).parent
         if not parent.is_dir():
-            raise cannot_write(path, f"there is no folder `{parent}`", f"make it first: mkdir -p {parent}")
+            make = f"make it first: mkdir -p {shlex.quote(str(parent))}"
+            raise cannot_write(path, f"there is no folder `{parent}`", make)
         if not os.access(parent, os.W_OK):
             raise cannot_write(path, f"the folder `{parent}` is not writable")
     except (OSError, ValueError) as error:

@@ -208,7 +208,7 @@ class _Config:
                 self.sink.add(Diagnostic("DSV207", message, other.node.key, labels, facts, help_text))
             return True
         code = "DSV206" if first.level == other.level else "DSV231"
-        message = f"`{names[0]}` is {shown(one)} and `{names[1]}` is {shown(two)}"
+        message = f"`{names[0]}` is {shown(one)} and `{names[1]}` is {shown(two)}, expected the same"
         self.sink.add(Diagnostic(code, message, other.node.key, labels, facts, "keep the one that is right"))
         return False
 

@@ -29,7 +29,8 @@ def write(files: Mapping[str, str], folder: Path) -> None:
             return
         _replace(files, place)
     except (OSError, ValueError, RuntimeError) as error:
-        text = f"the plan cannot be written: {getattr(error, 'strerror', None) or error}"
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        text = f"the plan cannot be written: {why}"
         help_text = "choose a folder that you may write, on a disk with room"
         raise UserFault([Diagnostic("DSV822", text, Span(str(folder)), help=help_text)]) from None
 

@@ -54,7 +54,7 @@ def _missing(program: Program, kind: str, ops: list[Op], families: tuple[str, ..
     target = f"{program.family} ({', '.join(dict.fromkeys(program.devices))})"
     return Diagnostic(
         "DSV601",
-        f"no kernel runs `{kind}` on {program.family} devices; `{ops[0].id}`{more} needs one",
+        f"no kernel runs `{kind}` on {program.family} devices; `{ops[0].id}`{more} {'need' if more else 'needs'} one",
         ops[0].span,
         facts=(
             ("target", target),

@@ -13,6 +13,7 @@ import yaml
 
 from dsv41c.compiler.source.nodes import POISON, Node, Scalar, shown_key
 from dsv41c.compiler.source.scalars import ScalarFault, resolve
+from dsv41c.compiler.source.syntax import syntax
 from dsv41c.diagnostics import Diagnostic, Label, Span, UserFault
 
 MAX_DEPTH = 32
@@ -60,7 +61,7 @@ class Composer:
             while loader.check_event():
                 self._event(loader.get_event())
         except yaml.YAMLError as error:
-            self._stop(self._syntax(error))
+            self._stop(syntax(error, self.text, self.file))
         finally:
             loader.dispose()
 
@@ -179,7 +180,8 @@ class Composer:
         """Whether a node has a tag of its own; reports it."""
         if event.tag in (None, "!"):
             return False
-        message = f"tag `{shown_key(event.tag)}` is not allowed, values have no tags here"
+        written = event.tag.replace("tag:yaml.org,2002:", "!!")
+        message = f"tag `{shown_key(written)}` is not allowed, values have no tags here"
         self._report(Diagnostic("DSV107", message, span, help="remove the tag"))
         return True
 
@@ -200,21 +202,6 @@ class Composer:
     def _span(self, event: Any) -> Span:
         start, end = event.start_mark, event.end_mark
         return Span(self.file, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
-
-    def _syntax(self, error: yaml.YAMLError) -> Diagnostic:
-        mark = getattr(error, "problem_mark", None)
-        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-        span = Span(self.file, line, column, line, column + 1)
-        problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read")
-        lines = self.text.splitlines()
-        if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
-            return Diagnostic("DSV105", "tab where YAML takes only spaces", span, help="indent with spaces")
-        context, at = getattr(error, "context", None), getattr(error, "context_mark", None)
-        labels: tuple[Label, ...] = ()
-        if context and at is not None and at.line != line - 1:
-            labels = (Label(Span(self.file, at.line + 1, at.column + 1, at.line + 1, at.column + 2), str(context)),)
-        help_text = "check indentation, colons, and that brackets and quotes are closed"
-        return Diagnostic("DSV101", f"text is not valid YAML: {problem}", span, labels, help=help_text)
 
 
 _HELP = {

@@ -95,7 +95,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
 def _too_large(file: str) -> Diagnostic:
     return Diagnostic(
         "DSV111",
-        f"text is larger than {MAX_BYTES} bytes",
+        f"text is larger than {MAX_BYTES >> 20} MiB, which no spec is",
         Span(file),
         facts=(("limit", f"{MAX_BYTES} bytes"),),
         help="a spec is a few kilobytes; check that this is the file you meant",

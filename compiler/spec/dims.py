@@ -7,6 +7,7 @@ skipped. What concerns the graph (source lists, placement, engram tables) is not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import isqrt
 
 from dsv41c.compiler.engram_hash import columns
 from dsv41c.compiler.source import Path, Spans, dotted
@@ -48,7 +49,7 @@ def head_groups(sections: Sections, spans: Spans) -> Iterator[Diagnostic]:
             ("attention", "o_groups"),
             spans,
             (("attention.n_heads", str(attention.n_heads)), ("attention.o_groups", str(attention.o_groups))),
-            "choose groups that hold the same number of heads",
+            f"give a divisor of {attention.n_heads}, such as {_divisor(attention.n_heads, attention.o_groups)}",
             ("attention", "n_heads"),
         )
 
@@ -165,6 +166,12 @@ RULES: tuple[Callable[[Sections, Spans], Iterator[Diagnostic]], ...] = (
     yarn_betas,
     lengths,
 )
+
+
+def _divisor(number: int, near: int) -> int:
+    """The divisor of a number that is nearest to another one, the smaller of two."""
+    found = (part for low in range(1, isqrt(number) + 1) if number % low == 0 for part in (low, number // low))
+    return min(found, key=lambda part: (abs(part - near), part))
 
 
 def _blocked_widths(sections: Sections) -> dict[Path, tuple[int, list[str]]]:

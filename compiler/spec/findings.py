@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dsv41c.compiler.source import Path, Poison, Spans, dotted, shown, shown_key
+from dsv41c.compiler.source.scalars import resolve
 from dsv41c.compiler.spec.aliases import ALIASES
 from dsv41c.compiler.spec.models import SECTIONS
 from dsv41c.diagnostics import Diagnostic, Span
@@ -96,6 +97,8 @@ def unknown_key(path: Path, known: tuple[str, ...], spans: Spans) -> tuple[Diagn
     if homes and (suggestion is None or near[0] != key):
         home = ALIASES.get(homes[0], {}).get(key, key)
         help_text, suggestion = f"`{home}` belongs in `{homes[0]}`", None
+    elif key.partition(":")[0] in (*known, *aliases):
+        help_text = "put a space after the colon"
     elif suggestion:
         help_text = f"did you mean `{near[0]}`?"
     else:
@@ -126,7 +129,24 @@ def wrong_type(path: Path, expected: str, value: object, span: Span) -> Diagnost
     if field is not None and field.description:
         facts.append(("meaning", field.description.rstrip(".")))
     message = f"`{dotted(path)}` is {_kind(value)}, expected {expected}"
-    return Diagnostic("DSV203", message, head(span), facts=tuple(facts), help=f"write {expected} here")
+    return Diagnostic("DSV203", message, head(span), facts=tuple(facts), help=_way_out(path, expected, value))
+
+
+def _way_out(path: Path, expected: str, value: object) -> str:
+    """How a value becomes one of the type that is expected, where that is a matter of form."""
+    if isinstance(value, str) and expected in ("an integer", "a number"):
+        number = resolve(value)
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            return f"write it without quotes: {shown(number)}"
+    if isinstance(value, float) and value.is_integer() and expected == "an integer":
+        return f"write {int(value)}"
+    if expected == "a list" and value is not None and not isinstance(value, str | Mapping):
+        return f"write it in brackets: [{shown(value)}]"
+    if expected == "text" and isinstance(value, int | float):
+        return f'write it in quotes: "{shown(value)}"'
+    if isinstance(value, Mapping):
+        return f"write {expected} here; keys that belong beside `{path[-1]}` are indented like it"
+    return f"write {expected} here"
 
 
 def one_of(path: Path, allowed: Iterable[str], value: object, span: Span) -> Diagnostic:
@@ -183,8 +203,9 @@ def _words(path: Path, expected: str) -> list[str]:
 
 def _bad_device(path: Path, value: object, span: Span) -> Diagnostic:
     message = f"`{dotted(path)}` is {shown(value)}, which is no device"
-    facts = (("families", ", ".join(FAMILIES)),)
-    return Diagnostic("DSV213", message, span, facts=facts, help="write a family and an index, such as `cuda:0`")
+    facts = (("expected", "family:index"), ("families", ", ".join(FAMILIES)))
+    near = f"{value}:0" if value in FAMILIES else "cuda:0"
+    return Diagnostic("DSV213", message, span, facts=facts, help=f"write a family and an index, such as `{near}`")
 
 
 def _follows(error: ErrorDetails) -> bool:

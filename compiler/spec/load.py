@@ -104,9 +104,9 @@ class _Loader:
             if key in TARGET_SECTIONS:
                 kept[key] = node
                 continue
-            message = f"a target cannot say `{shown_key(key)}`"
+            message = f"`{shown_key(key)}` is no section of a target, which describes a machine"
             facts = (("sections of a target", ", ".join(TARGET_SECTIONS)),)
-            help_text = "keep it in the spec" if key in SECTIONS else "remove it"
+            help_text = "move it to the spec" if key in SECTIONS else "remove it"
             self.sink.add(Diagnostic("DSV223", message, node.key, facts=facts, help=help_text))
         # The place of the whole stays the spec's: what is missing is missing there.
         return replace(overlay(root, replace(tree, value=kept)), span=root.span)
@@ -147,7 +147,13 @@ class _Loader:
         if source.identity in chain:
             message = f"`extends: {shown_key(ref)}` comes back to a spec that extends this one"
             labels = (Label(Span(source.file), "this spec"),)
-            raise UserFault([Diagnostic("DSV221", message, span, labels, facts, "break the circle")])
+            raise UserFault(
+                [
+                    Diagnostic(
+                        "DSV221", message, span, labels, facts, "let one of them stand alone, or extend a shipped spec"
+                    )
+                ]
+            )
         if len(chain) >= MAX_EXTENDS:
             message = f"more than {MAX_EXTENDS} specs extend one another"
             raise UserFault([Diagnostic("DSV221", message, span, (), facts, "write the spec out")])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 from dsv41c.diagnostics import Diagnostic
 
+_MOST = 1000  # entries of a folder that are looked at
+
 
 def with_hint(finding: Diagnostic, ref: str, names: tuple[str, ...]) -> Diagnostic:
     """A finding about an unreadable path, with a better way out where one shows. `names` are the shipped ones."""
-    hint = _of_folder(Path(ref), ref) or _of_name(Path(ref), names)
+    hint = _of_folder(Path(ref), ref) or _of_name(Path(ref), names) or _of_neighbours(Path(ref))
     return finding if hint is None else replace(finding, help=hint)
 
 
@@ -34,6 +38,16 @@ def _of_name(path: Path, names: tuple[str, ...]) -> str | None:
     except (OSError, ValueError):
         return None
     return f"`{path.stem}` ships with dsv41c: give the name alone" if absent and path.stem in names else None
+
+
+def _of_neighbours(path: Path) -> str | None:
+    """The file of a nearly equal name in the same folder, if what was named is not there."""
+    try:
+        names = [] if path.exists() else [entry.name for entry in islice(path.parent.iterdir(), _MOST)]
+    except (OSError, ValueError):
+        return None
+    near = get_close_matches(path.name, names, 1)
+    return f"did you mean `{path.parent / near[0]}`?" if near else None
 
 
 def _inside(folder: Path, name: str) -> Path | None:

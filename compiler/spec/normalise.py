@@ -101,7 +101,7 @@ def runtime(data: dict[str, Any], counts: Counts) -> dict[str, Any]:
 
 
 def _reads(node: Node, sink: Sink) -> Node:
-    """`layers.reads` without what cannot be re-sourced and without keys that are no layer."""
+    """`layers.reads` without what has no choice of source and without keys that are no layer."""
     if not isinstance(node.value, Mapping):
         return node
     entries: dict[str, Node] = {}
@@ -129,9 +129,9 @@ def _kinds(layer: str, node: Node, sink: Sink) -> Node:
         if kind not in CARRIED:
             kept[kind] = child
             continue
-        message = f"`layers.reads.{layer}` names a source for `{kind}`, which cannot be re-sourced"
+        message = f"`layers.reads.{layer}` names a source for `{kind}`, which has no choice of source"
         facts = (("why", CARRIED[kind]), ("given", f"{kind}: {shown(to_data(child))}"))
-        help_text = "remove it; compress_kv, index_k, topk and candidates can be re-sourced"
+        help_text = "remove it; of compress_kv, index_k, topk and candidates a source can be named"
         sink.add(Diagnostic("DSV211", message, child.key, facts=facts, help=help_text))
     return replace(node, value=kept)
 

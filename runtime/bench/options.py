@@ -15,7 +15,7 @@ from dsv41c.runtime.bench.arms import ARMS
 from dsv41c.runtime.bench.random_weights import held_bytes
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.memory import pool_bytes
-from dsv41c.words import joined, size
+from dsv41c.words import counted, joined, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _arms(names: Sequence[str]) -> list[Diagnostic]:
     for name in names:
         if name not in ARMS:
             near = get_close_matches(name, ARMS, n=1)
-            help_text = f"did you mean `{near[0]}`" if near else f"there are {joined(list(ARMS), 'and')}"
+            help_text = f"did you mean `{near[0]}`?" if near else f"give {joined([f'`{arm}`' for arm in ARMS], 'or')}"
             found.append(Diagnostic("DSV882", f"`{name[:40]}` is no arm of a benchmark", help=help_text))
     return found
 
@@ -102,7 +102,9 @@ def _experts(manifest: Manifest, stored: int | None) -> list[Diagnostic]:
     active = max((int(op.attrs["active"]) for op in manifest.ops if op.kind == "route"), default=0)
     if active <= stored <= routed:
         return []
-    message = f"{stored} stored experts: a token of this plan takes {active} of {routed}"
+    message = (
+        f"{counted(stored, 'stored expert')} a layer, expected {active} to {routed}, of which a token takes {active}"
+    )
     return [Diagnostic("DSV883", message, help=f"give a number from {active} to {routed}, or leave it out")]
 
 

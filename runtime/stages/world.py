@@ -26,6 +26,7 @@ from dsv41c.runtime.refusals import raise_if
 from dsv41c.runtime.stages.alive import Watch
 from dsv41c.runtime.stages.collectives import GroupCollectives
 from dsv41c.runtime.stages.layout import Layout
+from dsv41c.words import counted
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "rocm": "cpu:gloo,cuda:nccl", "hpu": "cpu:gloo,hpu:hccl"}
 T = TypeVar("T")
@@ -133,8 +134,8 @@ def _another_number(manifest: Manifest, layout: Layout, size: int) -> Diagnostic
     each = f", {shards} for each," if shards > 1 else ""
     return Diagnostic(
         "DSV890",
-        f"{size} processes were started for plan `{manifest.name}`, which takes {wanted}: it has {places} devices{each}"
-        f" ({', '.join(layout.devices)})",
+        f"{size} processes were started for plan `{manifest.name}`, which takes {wanted}: it has "
+        f"{counted(places, 'device')}{each} ({', '.join(layout.devices)})",
         facts=(("processes", str(size)), ("devices", str(places)), ("tensor_parallel", str(shards))),
         help=f"start it with `torchrun --nproc-per-node {wanted} -m dsv41c run|bench PLAN ...`"
         + ("" if shards > 1 else ", or as one process, which drives all devices"),

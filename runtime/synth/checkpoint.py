@@ -77,9 +77,8 @@ def _count(weights: list[Weight]) -> int:
 
 
 def _occupied(out: Path, text: str) -> Diagnostic:
-    return Diagnostic(
-        "DSV751", f"`{out}` {text}", Span(str(out)), help="name a folder that is absent or empty, in one that is there"
-    )
+    help_text = "name a folder that is empty or does not exist yet, inside one that does"
+    return Diagnostic("DSV751", f"`{out}` {text}", Span(str(out)), help=help_text)
 
 
 def _check_free(out: Path) -> None:

@@ -65,7 +65,7 @@ def _from_index(folder: Path) -> Listing:
     if absent:
         total = sum(1 for name in weight_map.values() if name in set(absent))
         text = f"{counted(len(absent), 'shard')} of {len(files)} not there, and {counted(total, 'tensor')} with them"
-        listing.findings.append(_finding("DSV707", text, absent, "fetch them"))
+        listing.findings.append(_finding("DSV707", text, absent, "fetch the named shards"))
     listing.files = sorted(present)
     listing.weight_map = weight_map
     return listing

@@ -123,6 +123,9 @@ def _read_header(shard: Shard, read: Callable[[int], bytes]) -> tuple[int, dict[
     head = read(8)
     length = int.from_bytes(head, "little")
     if len(head) == 8 and length > MAX_HEADER_BYTES:
+        if head.isascii() and (start_of := head.decode().rstrip()).isprintable():
+            what = "a page or the pointer of a clone without large files"
+            raise Broken(f"`{shown(shard.name)}` begins with the text `{shown(start_of)}`, as {what} does")
         raise Broken(f"the header of `{shown(shard.name)}` claims {length:,} bytes; {MAX_HEADER_BYTES:,} are allowed")
     start = 8 + length if len(head) == 8 else 8
     if shard.size < start:

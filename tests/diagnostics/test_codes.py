@@ -1,7 +1,7 @@
 """Every code has an explanation, what shows it, and the same mended: two specs, or a pair of triggers.
 
 `TRIGGERS[code]` of the files in `triggers/` are two functions of an empty folder: the first returns or raises findings
-that hold the code, the second does the same work as it should be.
+(or returns what has them as `diagnostics`) that hold the code, the second does the same work as it should be.
 """
 
 import importlib.util
@@ -34,12 +34,17 @@ SHOWN = [code for code, entry in TABLE.items() if entry.bad]
 
 
 def given_by(trigger, folder):
-    """The findings that a trigger returns or raises; what else it may return is none."""
+    """The findings that a trigger returns or raises, and the texts they point into, if it is a load of some.
+
+    What else a trigger may return is no finding.
+    """
     try:
-        found = trigger(folder)
+        result = trigger(folder)
     except UserFault as fault:
-        found = fault.diagnostics
-    return [each for each in found if isinstance(each, Diagnostic)] if isinstance(found, list | tuple) else []
+        result = fault.diagnostics
+    found = getattr(result, "diagnostics", result)
+    listed = [each for each in found if isinstance(each, Diagnostic)] if isinstance(found, list | tuple) else []
+    return listed, getattr(result, "sources", {})
 
 
 def findings(text, folder):
@@ -85,15 +90,15 @@ def test_good_example_gives_nothing(code, tmp_path):
 
 @pytest.mark.parametrize("code", TRIGGERS)
 def test_trigger_gives_the_code(code, tmp_path):
-    found = given_by(TRIGGERS[code][0], tmp_path)
+    found, sources = given_by(TRIGGERS[code][0], tmp_path)
     assert code in {each.code for each in found}
-    _well_worded([each for each in found if each.code == code], {})
+    _well_worded([each for each in found if each.code == code], sources)
 
 
 @pytest.mark.parametrize("code", TRIGGERS)
 def test_mended_trigger_gives_nothing(code, tmp_path):
-    found = given_by(TRIGGERS[code][1], tmp_path)
-    assert not found, render(found, {})
+    found, sources = given_by(TRIGGERS[code][1], tmp_path)
+    assert not found, render(found, sources)
 
 
 def _well_worded(found, sources):

@@ -7,47 +7,46 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dsv41c.compiler.importing import import_config
-from dsv41c.compiler.spec import load
-from dsv41c.diagnostics import Diagnostic
+from dsv41c.compiler.importing import Imported, import_config
+from dsv41c.compiler.spec import Loaded, load
 
 CONFIG = Path(__file__).resolve().parents[2] / "golden" / "tiny" / "config.json"
 
 
-def _extending(base: str) -> Callable[[Path], tuple[Diagnostic, ...]]:
+def _extending(base: str) -> Callable[[Path], Loaded]:
     """A spec that extends another one, which extends `base`."""
 
-    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+    def trigger(folder: Path) -> Loaded:
         (folder / "a.yaml").write_text("extends: b.yaml\n")
         (folder / "b.yaml").write_text(f"extends: {base}\n")
-        return load(str(folder / "a.yaml")).diagnostics
+        return load(str(folder / "a.yaml"))
 
     return trigger
 
 
-def _target(text: str) -> Callable[[Path], tuple[Diagnostic, ...]]:
-    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+def _target(text: str) -> Callable[[Path], Loaded]:
+    def trigger(folder: Path) -> Loaded:
         (folder / "machine.yaml").write_text(text)
-        return load("toy", target=str(folder / "machine.yaml")).diagnostics
+        return load("toy", target=str(folder / "machine.yaml"))
 
     return trigger
 
 
-def _override(text: str) -> Callable[[Path], tuple[Diagnostic, ...]]:
-    return lambda _: load("toy", sets=[text]).diagnostics
+def _override(text: str) -> Callable[[Path], Loaded]:
+    return lambda _: load("toy", sets=[text])
 
 
-def _config(changes: Mapping[str, Any], text: Mapping[str, Any]) -> Callable[[Path], tuple[Diagnostic, ...]]:
+def _config(changes: Mapping[str, Any], text: Mapping[str, Any]) -> Callable[[Path], Imported]:
     """Import of the tiny config with some keys changed; None removes one."""
 
-    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+    def trigger(folder: Path) -> Imported:
         config = json.loads(CONFIG.read_text())
         for place, values in ((config, changes), (config["text_config"], text)):
             place.update(values)
             for key in [key for key, value in values.items() if value is None]:
                 del place[key]
         (folder / "config.json").write_text(json.dumps(config))
-        return import_config(str(folder / "config.json")).diagnostics
+        return import_config(str(folder / "config.json"))
 
     return trigger
 

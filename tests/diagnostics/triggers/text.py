@@ -6,22 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dsv41c.compiler.source import MAX_BYTES
-from dsv41c.compiler.spec import load
-from dsv41c.diagnostics import Diagnostic
+from dsv41c.compiler.spec import Loaded, load
 
 
-def _bytes(data: bytes) -> Callable[[Path], tuple[Diagnostic, ...]]:
-    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+def _bytes(data: bytes) -> Callable[[Path], Loaded]:
+    def trigger(folder: Path) -> Loaded:
         (folder / "spec.yaml").write_bytes(data)
-        return load(str(folder / "spec.yaml")).diagnostics
+        return load(str(folder / "spec.yaml"))
 
     return trigger
 
 
-def _given(name: str) -> Callable[[Path], tuple[Diagnostic, ...]]:
-    def trigger(folder: Path) -> tuple[Diagnostic, ...]:
+def _given(name: str) -> Callable[[Path], Loaded]:
+    def trigger(folder: Path) -> Loaded:
         (folder / "spec.yaml").write_text("extends: toy\n")
-        return load(str(folder / name)).diagnostics
+        return load(str(folder / name))
 
     return trigger
 

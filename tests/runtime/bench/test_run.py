@@ -75,4 +75,4 @@ def test_what_there_is_no_room_for_is_refused_together():
     with pytest.raises(UserFault) as fault:
         run_bench(plan(), options)
     assert [finding.code for finding in fault.value.diagnostics] == ["DSV880", "DSV881", "DSV882", "DSV882", "DSV883"]
-    assert fault.value.diagnostics[2].help == "did you mean `layer`"
+    assert fault.value.diagnostics[2].help == "did you mean `layer`?"

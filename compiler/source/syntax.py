@@ -1,0 +1,73 @@
+"""What a YAML parser could not make sense of, in words for whoever wrote the text.
+
+PyYAML's two parsers, the C one and its own, word the same fault differently, and both speak of tokens and productions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsv41c.diagnostics import Diagnostic, Label, Span
+
+# Words of either parser, what they mean, and the way out; the first that is found counts.
+_FAULTS: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("',' or ']'",), "a list in brackets goes on without a comma", "put `,` between entries and `]` at the end"),
+    (("',' or '}'",), "a map in braces goes on without a comma", "put `,` between entries and `}` at the end"),
+    (
+        ("mapping values are not allowed",),
+        "a `:` stands where no key can be",
+        "indent the line like those beside it, put a space after the `:` above, and quote text that holds `: `",
+    ),
+    (
+        ("sequence entries are not allowed",),
+        "a list entry stands where none can be",
+        "begin the list on a line of its own, below its key",
+    ),
+    (("'-' indicator",), "a line inside a list does not begin with `- `", "begin it with `- `, or indent it further"),
+    (
+        ("expected key", "<block end>"),
+        "this does not go on with the map or list before it",
+        "indent the line like those beside it; quote a value that holds spaces, brackets or quotes",
+    ),
+    (("expected ':'",), "a key without a `:`", "write `key: value`, with a space after the colon"),
+    (("unexpected end of stream",), "the text ends inside quotes", "close the quotes"),
+    (("cannot start any token",), "no value begins with this character", "quote the value"),
+    (
+        ("unknown escape",),
+        "a backslash in double quotes, and YAML has no such escape",
+        "double the backslash, or use single quotes",
+    ),
+    (
+        ("document start",),
+        "text goes on after its end",
+        "indent the line like the first one; a text is one map",
+    ),
+    (("node content",), "there is no value here", "write a value, or remove the bracket or comma that asks for it"),
+    (("alphabetic or numeric",), "`*` and `&` begin a name here", "quote text that begins with `*` or `&`"),
+)
+_ELSE = "check indentation, colons, and that brackets and quotes are closed"
+_BEGINNINGS = {"sequence": "the list", "collection": "the list", "mapping": "the map", "quoted": "the quotes"}
+
+
+def syntax(error: Any, text: str, file: str) -> Diagnostic:
+    """The finding (DSV101, or DSV105 for a tab) for PyYAML's `YAMLError` about a text."""
+    mark = getattr(error, "problem_mark", None)
+    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    span = Span(file, line, column, line, column + 1)
+    problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read")
+    lines = text.splitlines()
+    if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
+        return Diagnostic("DSV105", "tab where YAML takes only spaces", span, help="indent with spaces")
+    known = ((what, out) for words, what, out in _FAULTS if any(word in problem for word in words))
+    what, help_text = next(known, (problem, _ELSE))
+    return Diagnostic("DSV101", f"text is not valid YAML: {what}", span, _begun(error, file, line), help=help_text)
+
+
+def _begun(error: Any, file: str, line: int) -> tuple[Label, ...]:
+    """Where the list, map or quotes began that the fault is in, if on another line."""
+    context, at = str(getattr(error, "context", None) or ""), getattr(error, "context_mark", None)
+    if at is None or at.line == line - 1:
+        return ()
+    what = next((name for word, name in _BEGINNINGS.items() if word in context), "what it belongs to")
+    verb = "begin" if what == "the quotes" else "begins"
+    return (Label(Span(file, at.line + 1, at.column + 1, at.line + 1, at.column + 2), f"{what} {verb} here"),)
