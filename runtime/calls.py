@@ -28,6 +28,21 @@ class RegionCall:
             return self.ops[0].attrs
         return {part_name(op.kind, name): value for op in self.ops for name, value in op.attrs.items()}
 
+    @property
+    def reads(self) -> dict[str, str]:
+        """The values that it is given, by read of its kind."""
+        if not self.fused:
+            return self.ops[0].reads
+        return FUSED[self.kind].bound({op.kind: Wired(op.reads, op.writes) for op in self.ops}) or {}
+
+    @property
+    def writes(self) -> dict[str, str]:
+        """The values that it gives, by write of its kind."""
+        if not self.fused:
+            return self.ops[0].writes
+        ops = {op.kind: op for op in self.ops}
+        return {write: ops[kind].writes[port] for write, (kind, port) in FUSED[self.kind].leaves.items()}
+
 
 def calls_of(region: RegionEntry, ops: Mapping[str, OpEntry]) -> list[RegionCall]:
     """The calls of a region's function, in order. `ops`: those of the manifest, by id."""

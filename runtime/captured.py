@@ -21,6 +21,7 @@ from dsv41c.runtime.device.protocol import Device, GraphKey, OnOp, Work
 from dsv41c.runtime.device.ranges import buckets_of_context, ranges
 from dsv41c.runtime.device.tensors import is_held, tensors_of
 from dsv41c.runtime.executor import Calls, Executor, RegionWeights
+from dsv41c.runtime.faults.told import How, raise_told
 from dsv41c.runtime.manifest import buffers, weight_identifier
 from dsv41c.runtime.stages.crossing import Rows
 from dsv41c.runtime.stages.layout import Stage
@@ -152,10 +153,13 @@ class CapturedSteps:
             rows = replace(rows, context=context)  # selections are as wide as the graphs' context makes them
 
         def work(stage: Stage) -> None:
-            self.executor.arrive(stage, values, rows)
-            with self.executor.at_work(stage):
-                self._replay(stage, GraphKey(bucket, context, 0, 0), values, rows)
-            self.executor.leave(stage, values, rows, drop=False)
+            try:
+                self.executor.arrive(stage, values, rows)
+                with self.executor.at_work(stage):
+                    self._replay(stage, GraphKey(bucket, context, 0, 0), values, rows)
+                self.executor.leave(stage, values, rows, drop=False)
+            except Exception as error:
+                raise_told(error, self.executor.where("replay", stage, stage.regions, rows))
 
         self.executor.transport.run(self.executor.stages, rows, work)
         return values.get("logits")
@@ -174,14 +178,18 @@ class CapturedSteps:
         for part in self._parts[stage.index]:
             self._fetch(part, values, device)
             self._look(part, stage, step.bucket, step.context, rows)
-            device.replay(replace(step, first=part.start, last=part.stop - 1))
-            if self.executor.checks:
-                self._check(part, values)
+            try:
+                device.replay(replace(step, first=part.start, last=part.stop - 1))
+                if self.executor.checks:
+                    self._check(part, values, rows)
+            except Exception as error:
+                raise_told(error, self.executor.where("replay", stage, part, rows))
 
-    def _check(self, part: range, values: Mapping[str, Tensor]) -> None:
+    def _check(self, part: range, values: Mapping[str, Tensor], rows: Rows | None) -> None:
         for index in part:
             region = self.executor.regions[index]
-            self.executor.check_numbers(region, {value: values[value] for value in region.writes if value in values})
+            written = {value: values[value] for value in region.writes if value in values}
+            self.executor.check_numbers(region, written, rows)
 
     def release(self) -> None:
         """Drop what was captured."""
@@ -203,10 +211,15 @@ class CapturedSteps:
             device = self.devices[stage.place]
             values |= self._arrivals(stage, bucket, context, device)
             for part in self._parts[stage.index]:
-                self._fetch(part, values, device)
-                work = self._work(part, stage, bucket, context, values)
-                device.warm_up(work)
-                values.update(device.capture(GraphKey(bucket, context, part.start, part.stop - 1), work))
+                how: How = "warm-up"
+                try:
+                    self._fetch(part, values, device)
+                    work = self._work(part, stage, bucket, context, values)
+                    device.warm_up(work)
+                    how = "capture"
+                    values.update(device.capture(GraphKey(bucket, context, part.start, part.stop - 1), work))
+                except Exception as error:
+                    raise_told(error, self.executor.where(how, stage, part, None))
         self.values[bucket, context] = values
 
     def _arrivals(self, stage: Stage, bucket: int, context: int, device: Device) -> dict[str, Tensor]:

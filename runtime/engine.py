@@ -59,6 +59,10 @@ class Engine:
     ledger of who wrote each row (`foreign_reads`). Fused calls then run op by op where steps are eager; a captured step
     that would read a foreign row ends with DSV848 instead.
 
+    With `check_finite` every value is looked at when it is made, and the first that is not finite ends the step with
+    DSV845, or DSV844 where it has another form than the plan says; a weight that is not finite is DSV846. Nothing is
+    captured then, and each op is waited for, which names the op of a device's error too.
+
     Steps of one token are captured as the plan says, on devices that capture. `strict` (DSV41C_STRICT) runs a plan of
     any family on the CPU instead, and holds those steps to the rules of the family's graphs (DSV870 to DSV877); where
     the plan has native kernels, plain torch stands in for them there.
@@ -82,6 +86,7 @@ class Engine:
         weights: Mapping[str, object] | None = None,
         kernels: object | None = None,
         debug: int = 0,
+        check_finite: bool = False,
         strict: bool = False,
         tail: TailKind = "exact",
         collectives: Collectives | None = None,
@@ -101,6 +106,7 @@ class Engine:
             weights=weights,
             kernels=kernels,
             checks=debug >= 2,
+            check_finite=check_finite,
             strict=strict,
             collectives=collectives,
             world=world,

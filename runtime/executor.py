@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,11 +11,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.step import Step
 from dsv41c.runtime.calls import calls_of
+from dsv41c.runtime.faults import ops as faults
+from dsv41c.runtime.faults.finite import Finite, nan_of_region
+from dsv41c.runtime.faults.forms import Forms, Sizes
+from dsv41c.runtime.faults.told import How, StepError, Where, raise_told
 from dsv41c.runtime.guard import Guard
 from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, weight_identifier
-from dsv41c.runtime.plan import span_of
 from dsv41c.runtime.recording import Recording, RecordingKernels, ops_by_region
 from dsv41c.runtime.stages.busy import Busy
 from dsv41c.runtime.stages.crossing import Crossing, Rows
@@ -23,6 +28,8 @@ from dsv41c.runtime.stages.transport import LocalTransport, Transport
 from dsv41c.runtime.stages.weights import at_place
 from dsv41c.runtime.state import Pools
 from dsv41c.runtime.tail import Tail, last_rows
+
+_MOST_BEGUN = 64  # steps that are remembered while nobody waits for them
 
 
 class LoadedPlan(Protocol):
@@ -70,9 +77,10 @@ def region_weights(ops: list[OpEntry], weights: Mapping[str, object]) -> RegionW
 class Calls:
     """How regions are called: with which kernels and weights, and who hears of what they do.
 
-    `before` hears of each op, `sink` gets what each op wrote, `guard` keeps the ledger. `state_checks` looks where each
-    region left session state, `number_checks` for NaN in what it wrote, which brings numbers to the host. `tail`: the
-    rows that regions compute, None for all.
+    `before` hears of each op, `sink` gets what each op wrote, `guard` keeps the ledger, `finite` looks at all that
+    calls make. `state_checks` looks at the form of what each region wrote and where it left session state,
+    `number_checks` for NaN in it, which brings numbers to the host. `tail`: the rows that regions compute, None for
+    all. `rows`: whose they are, where that is known.
     """
 
     kernels: object
@@ -80,9 +88,11 @@ class Calls:
     sink: Callable[[dict[str, Any]], None] | None = None
     before: Callable[[OpEntry], None] | None = None
     guard: Guard | None = None
+    finite: Finite | None = None
     state_checks: bool = False
     number_checks: bool = False
     tail: Tail | None = None
+    rows: Rows | None = None
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
@@ -90,16 +100,15 @@ def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(tensor.device) if tensor.device.type == "cuda" else nullcontext()
 
 
-def _nowhere(written: dict[str, Any]) -> None:
-    """Keeps nothing."""
-
-
 class Executor:
     """Runs the regions of a plan by calling them.
 
     `weights` holds every weight and constant by id, or `PlacedWeights`; `pools` the session state. `checks` looks at
-    what regions write. `local`: the places of this process, all without it; `transport` carries what crosses between
-    stages.
+    what regions write, `check_finite` at all that their calls make. `local`: the places of this process, all without
+    it; `transport` carries what crosses between stages.
+
+    What fails inside a step is told as `UserFault` (DSV840 to DSV845). `begun`: the rows of steps that were asked for
+    and have not ended; devices may tell of an error of any of them.
     """
 
     def __init__(
@@ -110,6 +119,7 @@ class Executor:
         pools: Pools,
         *,
         checks: bool = False,
+        check_finite: bool = False,
         transport: Transport | None = None,
         local: Container[int] | None = None,
     ) -> None:
@@ -117,6 +127,9 @@ class Executor:
         self.kernels = kernels
         self.pools = pools
         self.checks = checks
+        self.check_finite = check_finite
+        self.forms = Forms(plan.manifest, pools.slots)
+        self.begun: deque[Rows] = deque(maxlen=_MOST_BEGUN)
         self.functions = plan.functions
         self.regions = tuple(plan.manifest.regions)
         self.ops = ops_by_region(plan.manifest)
@@ -174,22 +187,52 @@ class Executor:
         sink = None if record is None else lambda written: record.keep(written, self.pools.storage_of)
         ledger = self.pools.ledger
         guard = Guard(ledger, rows) if ledger is not None and rows is not None else None
-        calls = Calls(self.kernels, self.weights, sink, None, guard, self.checks, self.checks, tail)
+        finite = Finite(self.manifest, self.forms, rows) if self.check_finite and rows is not None else None
+        calls = Calls(self.kernels, self.weights, sink, None, guard, finite, self.checks, self.checks, tail, rows)
 
         def work(stage: Stage) -> None:
-            self.arrive(stage, values, rows)
-            if record is not None and stage.boundary is not None:
-                arrived = [move.arrives_as for move in stage.boundary.chunk if move.arrives_as in values]
-                record.keep({value: values[value] for value in arrived}, self.pools.storage_of)
-            with self.at_work(stage), on_device_of(steps[stage.place].slots):
-                self.run_regions(stage.regions, values, steps[stage.place], calls)
-            self.leave(stage, values, rows)
+            try:
+                self._stage(stage, values, steps[stage.place], rows, calls, record)
+            except Exception as error:
+                raise_told(error, self.where("eager", stage, stage.regions, rows))
 
         self.transport.run(self.stages, rows, work)
         if self.stages[-1] is not self.layout.stages[-1]:
             return None
         nothing = (ids.shape[0], 0, self.manifest.model.vocab_size)
         return values["logits"] if "logits" in values else torch.zeros(nothing, device=ids.device)
+
+    def _stage(
+        self,
+        stage: Stage,
+        values: dict[str, Tensor],
+        step: Step,
+        rows: Rows | None,
+        calls: Calls,
+        record: Recording | None,
+    ) -> None:
+        """The work of a stage: take over, compute, send on."""
+        self.arrive(stage, values, rows)
+        if stage.boundary is not None:
+            arrived = {move.arrives_as: values.get(move.arrives_as) for move in stage.boundary.chunk}
+            there = {value: tensor for value, tensor in arrived.items() if tensor is not None}
+            if record is not None:
+                record.keep(there, self.pools.storage_of)
+            if calls.finite is not None:
+                calls.finite.arrived(there, self.regions[stage.regions.start])
+        with self.at_work(stage), on_device_of(step.slots):
+            self.run_regions(stage.regions, values, step, calls)
+        if calls.finite is not None:
+            calls.finite.end()
+        self.leave(stage, values, rows)
+
+    def where(self, how: How, stage: Stage, part: range, rows: Rows | None) -> Where:
+        """A piece of work of a stage, and what was asked of this process's devices since they were known to be well."""
+        asked, begun = range(self.stages[0].regions.start, part.stop), tuple(self.begun)
+        if self.checks:  # every region, or captured range of them, was waited for
+            asked, begun = range(part.start, part.stop) if how != "eager" else range(0), ()
+        regions, unknown = (self.regions[each.start : each.stop] for each in (part, asked))
+        return Where(how, stage, self.layout.devices[stage.place], regions, rows, unknown, begun)
 
     def at_work(self, stage: Stage) -> AbstractContextManager[None]:
         """Around the work of a stage: what `busy` measures, where it is set."""
@@ -224,40 +267,53 @@ class Executor:
                     values.pop(value, None)  # step values are large; free them as soon as nobody reads them
 
     def _call(self, region: RegionEntry, values: dict[str, Tensor], step: Step, calls: Calls) -> None:
-        kernels = calls.kernels
-        if calls.sink is not None or calls.before is not None or calls.guard is not None:
-            sink = calls.sink if calls.sink is not None else _nowhere
-            kernels = RecordingKernels(kernels, region.id, self.calls[region.id], sink, calls.before, calls.guard)
-        reads = [values[value] for value in region.reads]
+        kernels, reads = calls.kernels, [values[value] for value in region.reads]
+        watching: RecordingKernels | None = None
+        if any(each is not None for each in (calls.sink, calls.before, calls.guard, calls.finite)):
+            check = None if calls.finite is None else calls.finite.of(region, step, calls.tail, calls.kernels)
+            single = (calls.sink, calls.before, calls.guard, check)
+            kernels = watching = RecordingKernels(kernels, region.id, self.calls[region.id], *single)
         try:
             result = self.functions[region.id](kernels, calls.weights[region.id], step, *reads)
-        except Exception as error:
-            place = span_of(error.__traceback__) or region.span
-            error.add_note(f"in region `{region.id}` of plan `{self.manifest.name}`, which comes from {place}")
+        except (UserFault, StepError):
             raise
+        except Exception as error:
+            current = None if watching is None else watching.current
+            sizes = self._sizes(region, values, step)
+            found = faults.raised(error, region, self.calls[region.id], current, self.forms, sizes)
+            raise found if calls.finite is None else found.made_here() from error
         written = result if isinstance(result, tuple) else (result,)
         fresh = dict(zip(region.writes, written, strict=True))
+        if calls.state_checks:
+            self._check_state(region, fresh, self._sizes(region, values, step))
         if calls.tail is not None:  # the first rows of a region that attends lack rows before them
             fresh = {value: self._last(value, tensor, calls.tail.read(value)) for value, tensor in fresh.items()}
-        if calls.state_checks:
-            self._check_state(region, fresh)
         if calls.number_checks:
-            self.check_numbers(region, fresh)
+            self.check_numbers(region, fresh, calls.rows)
         values.update(fresh)
+
+    def _sizes(self, region: RegionEntry, values: Mapping[str, Tensor], step: Step) -> Sizes:
+        given = [values[value] for value in region.reads if value not in self.pools.storage_of]
+        return Sizes.of(given, step.slots.shape[0], step.context)
 
     def _last(self, value: str, tensor: Tensor, rows: int) -> Tensor:
         """The last rows of a step value; session state as it is."""
         return tensor if value in self.pools.storage_of else last_rows(tensor, rows)
 
-    def _check_state(self, region: RegionEntry, written: Mapping[str, Tensor]) -> None:
-        """Session state has to be updated in place."""
+    def _check_state(self, region: RegionEntry, written: Mapping[str, Tensor], sizes: Sizes) -> None:
+        """What a region writes has the form that the plan says; session state has to be updated in place."""
+        for value in self.forms.unfit(written, sizes):
+            raise faults.wrong_form(value, written[value], region, self._maker(region, value), self.forms, sizes)
         for value, tensor in written.items():
             storage = self.pools.storage_of.get(value)
             if storage is not None and tensor.data_ptr() != self.pools.tensors[storage].data_ptr():
-                raise RuntimeError(f"region `{region.id}` returned `{value}` somewhere else than in its pool")
+                raise faults.moved_state(value, region, self._maker(region, value))
 
-    def check_numbers(self, region: RegionEntry, written: Mapping[str, Tensor]) -> None:
+    def check_numbers(self, region: RegionEntry, written: Mapping[str, Tensor], rows: Rows | None) -> None:
         """No step value may hold NaN."""
         for value, tensor in written.items():
             if value not in self.pools.storage_of and tensor.is_floating_point() and tensor.isnan().any():
-                raise RuntimeError(f"region `{region.id}` ({region.span}) wrote NaN into `{value}`")
+                raise nan_of_region(value, tensor, region, self._maker(region, value), rows)
+
+    def _maker(self, region: RegionEntry, value: str) -> OpEntry:
+        return next(op for op in self.ops[region.id] if value in op.writes.values())

@@ -7,11 +7,9 @@ without builtins. Sources are given to `linecache`, so tracebacks and debuggers 
 from __future__ import annotations
 
 import linecache
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
@@ -19,7 +17,8 @@ from dsv41c.runtime.calls import RegionCall, calls_of
 from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry, identifier, read, sha256, weight_identifier
 from dsv41c.runtime.plan_code import MAX_SOURCE_BYTES, Function, RefusedError, check_module
 
-_MODULE = "dsv41c plan"  # no importable name: what runs here came from a folder
+# The module of a plan's code, as frames say; no importable name, since what runs here came from a folder.
+MODULE = "dsv41c plan"
 _AGAIN = "compile the plan again: `dsv41c compile SPEC -o DIR`"
 
 
@@ -105,7 +104,7 @@ def _stage(
     found += faults
     if faults:
         return {}
-    names: dict[str, Any] = {"__builtins__": {}, "__name__": _MODULE}
+    names: dict[str, Any] = {"__builtins__": {}, "__name__": MODULE}
     exec(compile(tree, str(path), "exec", dont_inherit=True), names)
     linecache.cache[str(path)] = (len(source), None, source.splitlines(keepends=True), str(path))
     return {region.id: names[region.function] for region in regions}
@@ -145,35 +144,3 @@ def _differences(function: Function, region: RegionEntry, calls: list[RegionCall
     found = [(call.kind, dict(call.attributes)) for call in function.calls]
     if strict and found != [(call.kind, call.attributes) for call in calls]:
         yield "does not call the ops of its region with their attributes"
-
-
-# --- places ---------------------------------------------------------------------------------------------------------
-
-_HOME = re.compile(r"# (.+?:\d+:\d+)  ")
-_STEP = re.compile(r"  # (.+:\d+:\d+)$")
-
-
-def span_of(traceback: TracebackType | None) -> str | None:
-    """The place in the spec (`specs/toy.yaml:19:5`) of the innermost generated line that a traceback went through.
-
-    It is in the comment behind the failing call, or else above its function. None where no plan's code took part.
-    """
-    place = None
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_globals.get("__name__") == _MODULE:
-            lines = linecache.getlines(frame.f_code.co_filename)
-            place = _place(lines, traceback.tb_lineno, frame.f_code.co_firstlineno) or place
-        traceback = traceback.tb_next
-    return place
-
-
-def _place(lines: list[str], line: int, function: int) -> str | None:
-    """`line` and `function` are the 1-based lines of a call and of the `def` around it."""
-    if not 2 <= function <= line <= len(lines):
-        return None
-    end = line - 1
-    if lines[end].rstrip().endswith("("):
-        end = next((n for n in range(end, len(lines)) if lines[n].startswith("    )")), end)
-    found = _STEP.search(lines[end].rstrip("\n")) or _HOME.match(lines[function - 2])
-    return found[1] if found else None

@@ -66,7 +66,8 @@ class RecordingKernels:
 
     `before` hears of each op before its kernel runs, `sink` gets what it wrote, by value id. `guard` gives the kernel
     to call instead of an op's own. Of a fused kind no kernel is called: its ops are, one by one, so that every value is
-    seen.
+    seen. `check` gives the kernel to call instead of a call's own; where only that is asked for, fused ones are called
+    as they are. `current`: the op that was begun last, None where that is a call of a fused kind.
     """
 
     def __init__(
@@ -74,9 +75,10 @@ class RecordingKernels:
         kernels: object,
         region: str,
         calls: Sequence[RegionCall],
-        sink: Callable[[dict[str, Any]], None],
+        sink: Callable[[dict[str, Any]], None] | None,
         before: Callable[[OpEntry], None] | None = None,
         guard: Callable[[OpEntry, Callable[..., Any]], Callable[..., Any]] | None = None,
+        check: Callable[[RegionCall, Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         self._kernels = kernels
         self._region = region
@@ -84,27 +86,40 @@ class RecordingKernels:
         self._sink = sink
         self._before = before
         self._guard = guard
+        self._check = check
+        self._parted = check is None or any(each is not None for each in (sink, before, guard))
         self._next = 0
+        self.current: OpEntry | None = None
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
         if kind in FUSED:
-            return lambda *args, **kwargs: self._composed(self._take(kind))(*args, **kwargs)
+            part = self._composed if self._parted else self._whole
+            return lambda *args, **kwargs: part(self._take(kind))(*args, **kwargs)
         getattr(self._kernels, kind)  # an unknown kind is an AttributeError here already
         return lambda *args, **kwargs: self._recorded(self._take(kind).ops[0])(*args, **kwargs)
 
     def _composed(self, call: RegionCall) -> Callable[..., Any]:
         return compose(FUSED[call.kind], SimpleNamespace(**{op.kind: self._recorded(op) for op in call.ops}))
 
+    def _whole(self, call: RegionCall) -> Callable[..., Any]:
+        assert self._check is not None, "fused kinds are called whole where only a check is asked for"
+        self.current = None
+        return self._check(call, getattr(self._kernels, call.kind))
+
     def _recorded(self, op: OpEntry) -> Callable[..., Any]:
         kernel = getattr(self._kernels, op.kind)
         if self._guard is not None:
             kernel = self._guard(op, kernel)
+        if self._check is not None:
+            kernel = self._check(RegionCall(op.kind, (op,)), kernel)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
+            self.current = op
             if self._before is not None:
                 self._before(op)
             result = kernel(*args, **kwargs)
-            self._sink(by_port(op, result))
+            if self._sink is not None:
+                self._sink(by_port(op, result))
             return result
 
         return recorded

@@ -44,7 +44,8 @@ class RunOptions:
     """How to run. `n` tokens at most; temperature 0 is greedy; `chunk` cuts the prompt (None: the plan's own).
 
     `logits_out` and `states_out` are safetensors files to write. `compare` runs the reference beside, up to `until`.
-    `debug`, `strict` and `tail` as for `Engine`; for those files and for comparing every row is computed anyway.
+    `debug`, `check_finite`, `strict` and `tail` as for `Engine`; for those files and for comparing every row is
+    computed anyway.
     """
 
     n: int = 0
@@ -57,6 +58,7 @@ class RunOptions:
     compare: bool = False
     until: str | None = None
     debug: int = 0
+    check_finite: bool = False
     strict: bool = False
     tail: TailKind = "exact"
 
@@ -111,7 +113,15 @@ def run_plan(
     refusals.raise_if(_prompt_faults(result.prompt_ids, plan, options))
     clock = _Clock(result.timings, on_part)
     with clock.part("load"):
-        engine = Engine(plan, checkpoint, debug=options.debug, strict=options.strict, tail=options.tail, world=world)
+        engine = Engine(
+            plan,
+            checkpoint,
+            debug=options.debug,
+            check_finite=options.check_finite,
+            strict=options.strict,
+            tail=options.tail,
+            world=world,
+        )
     run = _Run(engine, options, clock)
     stream = TextStream(text) if text is not None else None
     result.text = "" if stream is not None else None

@@ -74,5 +74,5 @@ def _not_finite(logits: Tensor) -> Diagnostic:
     return Diagnostic(
         "DSV868",
         f"{count} of {logits.numel()} logits are not finite, so no token can be chosen",
-        help="check the checkpoint; `--compare reference` tells whether the plan or the weights make them",
+        help="`--check-finite` finds the op that makes the first of them",
     )

@@ -18,9 +18,12 @@ from dsv41c.runtime.captured import CapturedSteps
 from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.device.families import device_for, kernel_variants
 from dsv41c.runtime.executor import Executor, LoadedPlan
+from dsv41c.runtime.faults.told import raise_told
+from dsv41c.runtime.faults.weights import unfit_weights
 from dsv41c.runtime.ledger import Ledger
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.recording import Trace
+from dsv41c.runtime.refusals import raise_if
 from dsv41c.runtime.stages.crossing import Rows
 from dsv41c.runtime.stages.layout import Layout
 from dsv41c.runtime.stages.processes import ProcessTransport
@@ -46,7 +49,7 @@ def load_weights(
 class Steps:
     """The steps of a plan on the devices of this process: all of the plan's, or in a `world` its own one.
 
-    `weights`, `kernels`, `strict` and `checks` (debug 2) as for `Engine`.
+    `weights`, `kernels`, `strict`, `check_finite` and `checks` (debug 2) as for `Engine`.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Steps:
         weights: Mapping[str, object] | None = None,
         kernels: object | None = None,
         checks: bool = False,
+        check_finite: bool = False,
         strict: bool = False,
         collectives: Collectives | None = None,
         world: World | None = None,
@@ -72,6 +76,8 @@ class Steps:
         if weights is None:
             wanted = {name for used in used_by(manifest, self.layout, places).values() for name in used}
             weights = load_weights(manifest, checkpoint, collectives.rank if collectives is not None else 0, wanted)
+        if check_finite:
+            raise_if(unfit_weights(manifest, weights))
         self.weights = placed(weights, manifest, self.layout, places)
         self.pools = Pools(manifest, {self.layout.devices[place]: device for place, device in places.items()})
         if checks:
@@ -84,12 +90,19 @@ class Steps:
         if world is not None and len(self.layout.devices) > 1:
             transport = ProcessTransport(world, self.layout, first)
         self.executor = Executor(
-            plan, chosen, self.weights, self.pools, checks=checks, transport=transport, local=places
+            plan,
+            chosen,
+            self.weights,
+            self.pools,
+            checks=checks,
+            check_finite=check_finite,
+            transport=transport,
+            local=places,
         )
         self.captured: CapturedSteps | None = None
         sizes = {size for size in manifest.runtime.decode_buckets if 1 <= size <= self.pools.spare}
         self.buckets = tuple(sorted(sizes or {1}))
-        if self.devices[min(places)].captures and manifest.runtime.capture != "off":
+        if self.devices[min(places)].captures and not check_finite and manifest.runtime.capture != "off":
             static = kernels if kernels is not None else kernels_for(family, captured, collectives)
             # Native kernels follow real lengths on the device, so one graph serves every context.
             contexts = (manifest.runtime.max_context,) if captured == NATIVE_VARIANT.get(family) else None
@@ -123,12 +136,32 @@ class Steps:
         """Ask for a step of token ids [B, T], padding rows included; checks nothing. It ends with logits [n, T, V]."""
         if self._together:
             rows = replace(rows, digest=zlib.crc32(repr(ids).encode()))
-        with torch.no_grad():
-            if self.captured is not None and self.is_captured(rows.tokens, trace):
-                logits = self.captured.run([row[0] for row in ids], rows)
-            else:
-                logits = self._eager(ids, rows, trace)
-            return self.executor.transport.finish(logits, rows, self.manifest.model.vocab_size)
+        begun, last = self.executor.begun, self.executor.stages[-1]
+        begun.append(rows)
+        try:
+            with torch.no_grad():
+                if self.captured is not None and self.is_captured(rows.tokens, trace):
+                    logits = self.captured.run([row[0] for row in ids], rows)
+                else:
+                    logits = self._eager(ids, rows, trace)
+                ended = self.executor.transport.finish(logits, rows, self.manifest.model.vocab_size)
+        except BaseException as error:
+            where = self.executor.where("waiting", last, last.regions, rows)
+            begun.pop()
+            if not isinstance(error, Exception):
+                raise
+            raise_told(error, where)
+
+        def wait() -> Tensor:
+            try:
+                return ended.logits()
+            except Exception as error:
+                raise_told(error, self.executor.where("waiting", last, last.regions, rows))
+            finally:
+                if rows in begun:
+                    begun.remove(rows)
+
+        return Ended(wait)
 
     def _eager(self, ids: Sequence[Sequence[int]], rows: Rows, trace: Trace | None) -> Tensor | None:
         slots = [*rows.slots, *[self.pools.spare] * rows.padding]

@@ -15,8 +15,9 @@ from dsv41c.diagnostics import Diagnostic, UserFault, has_errors
 FAILED = 1
 USAGE = 2
 # Faults of what was asked for or of where it was asked, not of the content: files that are not there or cannot be
-# written, names and options that mean nothing, a plan for devices that are not here.
-_USAGE = (117, 150, 151, 152, 154, 220, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, *range(880, 885), 890, 892)
+# written, names and options that mean nothing, a plan for devices that are not here, or have no memory, or fail.
+_NUMBERS = (117, 150, 151, 152, 154, 220, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, 890, 892)
+_USAGE = (*_NUMBERS, *range(841, 844), *range(880, 885))
 USAGE_CODES = frozenset(f"DSV{number}" for number in _USAGE)
 
 
@@ -61,7 +62,10 @@ def show(console: Console, diagnostics: Iterable[Diagnostic], sources: Mapping[s
 
 def where_raised(fault: UserFault) -> str:
     """The way through our code to where a fault was raised, for DSV41C_DEBUG=2."""
-    frames = traceback.extract_tb((fault.__context__ or fault).__traceback__ or fault.__traceback__)
+    chain: list[BaseException] = [fault]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    frames = [frame for error in chain for frame in traceback.extract_tb(error.__traceback__)]
     return "".join(f"debug: {frame.filename}:{frame.lineno} in {frame.name}\n" for frame in frames).rstrip()
 
 

@@ -200,6 +200,9 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--logits-out", metavar="F", type=path, help="write `logits` of every position as safetensors")
     parser.add_argument("--states-out", metavar="F", type=path, help="write every layer's states as safetensors")
     parser.add_argument("--compare", choices=("reference",), help="compare every value with the reference kernels'")
+    parser.add_argument(
+        "--check-finite", action="store_true", help="stop where a value is first NaN or infinite, and name the op"
+    )
     parser.add_argument("--until", metavar="VALUE", help="with --compare: stop after this value")
     parser.add_argument("--allow-edited", action="store_true", help="run a changed plan, with a warning")
     _json(parser)

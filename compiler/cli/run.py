@@ -43,6 +43,8 @@ def work(arguments: Namespace, console: Console) -> int:
         from dsv41c.runtime.plan import load_plan
         from dsv41c.runtime.run import run_plan
         from dsv41c.runtime.stages.world import joined, processes
+    if arguments.check_finite and console.settings.strict:
+        console.say("with `--check-finite` nothing is captured, so DSV41C_STRICT only says that the CPU runs the plan")
     plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
     show(console, plan.warnings)
     options, checkpoint, prompt = _options(arguments, console), Path(arguments.checkpoint), _prompt(arguments)
@@ -88,6 +90,7 @@ def _options(arguments: Namespace, console: Console) -> RunOptions:
         compare=arguments.compare is not None,
         until=arguments.until,
         debug=console.settings.debug,
+        check_finite=arguments.check_finite,
         strict=console.settings.strict,
         tail=arguments.tail,
     )

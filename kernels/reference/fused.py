@@ -30,7 +30,7 @@ def compose(kind: FusedKind, kernels: object) -> Callable[..., Any]:
         given |= {name: value for name, value in named.items() if value is not None}
         made: dict[tuple[str, str], object] = {}
         for op in kind.covers:
-            made |= _by_port(op, _call(kind, op, kernels, step, given, made))
+            made |= _by_port(op, call_part(kind, op, kernels, step, given, made))
         writes = tuple(made[port] for port in kind.leaves.values())
         return writes[0] if len(writes) == 1 else writes
 
@@ -38,7 +38,7 @@ def compose(kind: FusedKind, kernels: object) -> Callable[..., Any]:
     return composed
 
 
-def _call(
+def call_part(
     kind: FusedKind,
     op: str,
     kernels: object,

@@ -232,17 +232,22 @@ def _checksum(rows: Rows) -> int:
 
 def _said(stage: Stage, world: World, error: Exception) -> str:
     """What the others are told of a failure: where it was, and why."""
+    why, more = f"{type(error).__name__}: {error}", []
     if isinstance(error, UserFault):
         why = "; ".join(diagnostic.message for diagnostic in error.diagnostics)
-    else:
-        why = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
-    return f"stage {stage.index} of {world.names[world.rank]}: {why}"
+        first = error.diagnostics[0]
+        more = [("code", first.code), *[("comes from", str(first.span))] * (first.span is not None), *first.facts]
+    lines = [f"stage {stage.index} of {world.names[world.rank]}: {why}", *(f"{name}: {value}" for name, value in more)]
+    return "\n".join(" ".join(line.split()) for line in lines)
 
 
 def _elsewhere(text: str) -> Diagnostic:
+    said, *more = text.split("\n")
+    facts = [line.partition(": ") for line in more]
     return Diagnostic(
         "DSV891",
-        f"the step failed in {text}",
+        f"the step failed in {said}",
+        facts=tuple((name, value) for name, _, value in facts if name and value),
         help="its sessions are broken in every process: reset or close them; others go on",
     )
 

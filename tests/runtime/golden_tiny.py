@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dsv41c.kernels.reference.encodings import dense
+from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.plan import Plan, load_plan
 from dsv41c.runtime.steps import load_weights
@@ -90,6 +91,12 @@ def weights(mode: str = ORACLE) -> dict[str, object]:
         name: [dense(item, dtype) for item in weight] if isinstance(weight, Experts) else weight
         for name, weight in packed_weights(mode).items()
     }
+
+
+def weights_for(compiled: Plan, mode: str = ORACLE) -> dict[str, object]:
+    """The same values for a plan of fewer layers, whose hash constants are fewer."""
+    own = [entry.id for entry in compiled.manifest.constants if entry.id.startswith("engram.")]
+    return weights(mode) | make_constants(compiled.manifest, TINY, wanted=own)
 
 
 @cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from golden_tiny import ORACLE, TINY, plan, weights
+from golden_tiny import ORACLE, TINY, plan, weights_for
 
 from dsv41c.kernels.catalog import FAMILIES
 from dsv41c.kernels.registry import kernels_for
@@ -154,7 +154,7 @@ def run(name: str, family: str, *, fused: bool = False) -> None:
         engine = Engine(plan(*FUSED), TINY, kernels=kernels, strict=True)
     else:
         compiled = for_family(plan(ORACLE, *CHANGES, *FOUR), family)
-        engine = Engine(compiled, TINY, weights=weights(), kernels=kernels, strict=True)
+        engine = Engine(compiled, TINY, weights=weights_for(compiled), kernels=kernels, strict=True)
     try:
         with engine.open() as session:
             session.feed([7, 8])

@@ -1,8 +1,8 @@
 """The table of diagnostic codes: `DSV` and three digits, grouped, never reused.
 
 1xx text (15x: what was asked for on the command line), 2xx schema, 3xx layer map, 4xx state flow, 5xx placement and
-memory, 6xx lowering and kernels, 7xx weights, 80x to 84x plan (83x: memory it needs), 85x and 86x sessions and text at
-run time, 87x captured work, 88x benchmarks, 89x several processes, 9xx internal.
+memory, 6xx lowering and kernels, 7xx weights, 80x to 83x plan (83x: memory it needs), 84x what goes wrong in a step,
+85x and 86x sessions and text at run time, 87x captured work, 88x benchmarks, 89x several processes, 9xx internal.
 Each group is a module with its `CODES`.
 """
 
@@ -15,6 +15,7 @@ from dsv41c.codes import (
     benchmarks,
     devices,
     estimates,
+    faults,
     layer_map,
     lowering,
     placement,
@@ -40,6 +41,7 @@ GROUPS = (
     weights,
     plan,
     estimates,
+    faults,
     sessions,
     devices,
     benchmarks,

@@ -1,4 +1,4 @@
-"""Codes 84x to 86x: sessions, token ids and text at run time. No spec shows them; each has a trigger in the tests."""
+"""Codes 848 to 86x: sessions, token ids and text at run time. No spec shows them; each has a trigger in the tests."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ NaN compares with nothing, so a maximum over it is arbitrary and generation woul
 comes from weights (a scale of the wrong kind, a damaged file) or from an overflow.
 
 **Way out**: `dsv41c validate SPEC --checkpoint DIR`, then `--compare reference` to see whether the plan or the weights
-make them; `DSV41C_DEBUG=2` names the first layer.
+make them; `--check-finite` names the op that makes the first one.
 """,
     ),
     _code(

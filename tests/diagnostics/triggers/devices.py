@@ -12,7 +12,7 @@ def _unspoiled() -> None:
     """The same two steps with the kernels as they are."""
     plan = planted.for_family(tiny.plan(tiny.ORACLE, *planted.CHANGES, *planted.FOUR), "hpu")
     kernels = planted.Faulty("", lambda *_: None)
-    with Engine(plan, tiny.TINY, weights=tiny.weights(), kernels=kernels, strict=True).open() as session:
+    with Engine(plan, tiny.TINY, weights=tiny.weights_for(plan), kernels=kernels, strict=True).open() as session:
         session.feed([7, 8])
         for token in (3, 4):
             session.engine.decode({session: token})

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import random_plans
 import torch
-from golden_tiny import ORACLE, TINY, ids, plan, weights
+from golden_tiny import ORACLE, TINY, ids, plan, weights, weights_for
 from planted import CHANGES, FOUR
 from splits import ONE, split
 from torch import Tensor
@@ -67,7 +67,7 @@ def hurried(world: World | None = None, flag: Path | None = None) -> tuple[list[
     """
     cut = (ONE, "placement: {devices: [cpu:0, cpu:1], layer_ends: [3, 4]}")
     compiled = plan(ORACLE, *CHANGES, *FOUR[:-1], cut)
-    running = Engine(compiled, TINY, weights=weights(), strict=True, world=world)
+    running = Engine(compiled, TINY, weights=weights_for(compiled), strict=True, world=world)
     session, tokens = running.open(), ids()
     with late(flag if world is not None and world.rank else None):
         asked = [running.start({session: token}) for token in tokens[:6]]

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from golden_tiny import LOGITS_BOUND, MODES, TINY, apart, golden, ids, plan, weights
+from golden_tiny import LOGITS_BOUND, MODES, TINY, apart, golden, ids, plan, weights, weights_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import CHANGES, FOUR
@@ -122,7 +122,7 @@ def test_captured_steps_of_several_stages(family: str) -> None:
     for ends, devices in (((4,), (0,)), ((1, 3, 4), (0, 1, 0))):
         names = ", ".join(f"{family}:{device}" for device in devices)
         cut = plan(mode, *changes, (whole, f"placement: {{devices: [{names}], layer_ends: {list(ends)}}}"))
-        running = Engine(cut, TINY, weights=weights(mode), strict=True)
+        running = Engine(cut, TINY, weights=weights_for(cut, mode), strict=True)
         assert running.captured is not None and len(running.layout.stages) == len(ends)
         a, b = running.open(), running.open()
         found.append([a.feed(ids()[:9]), b.feed(ids()[3:8])])
