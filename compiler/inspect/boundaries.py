@@ -87,5 +87,5 @@ def _cells(value: dict[str, Any]) -> tuple[str, ...]:
     read += value["ops"]
     readers = [f"read by {', '.join(read)}"] if read else []
     readers += [f"passed on to stage {ranges(value['passed_on'])}"] if value["passed_on"] else []
-    producer = f"by {value['producer']}" if value["producer"] is not None else "fed"
+    producer = value["producer"] if value["producer"] is not None else "fed"
     return f"  {value['value']}", value["how"], f"{value['bytes_per_token']:,.10g} B", producer, ", ".join(readers)

@@ -66,6 +66,14 @@ def test_compiling_imports_no_torch(verb: str, spec: str, tmp_path: Path):
     assert not names & set(FOLDERS), "a folder was imported under its bare name"
 
 
+def test_inspecting_imports_no_torch(tmp_path: Path):
+    plan = str(tmp_path / "plan")
+    assert loaded(tmp_path, "compile", "toy", "-o", plan)[0] == 0
+    code, names = loaded(tmp_path, "inspect", plan)
+    assert code == 0
+    assert not names & HEAVY
+
+
 def test_importing_the_packages_is_free():
     code = "import sys, dsv41c, dsv41c.compiler, dsv41c.runtime, dsv41c.kernels; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -1,0 +1,136 @@
+"""Documents that tell the truth: their commands run, what they show is what comes out, their tables are made of data.
+
+    python tests/documents.py [FILE.md ...]      # writes outputs and tables of the README and of examples/*.md anew
+
+Blocks of a document, in order, in one folder: `bash` runs; `yaml` and `python` become the file that their first line
+names; `diff` changes files. Behind `<!-- output -->` stands what the last bash block printed, between `<!-- table NAME
+-->` and `<!-- end -->` a table of `TABLES`; a remark that begins with `not run` leaves a block out. Where a document
+says `<!-- in a copy of the project -->`, the folder holds one, and its commands run that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from dsv41c.codes import GROUPS
+from dsv41c.kernels.catalog import STATE_KINDS
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "examples").glob("*.md")))
+BLOCK = re.compile(r"(?:^<!-- (?P<remark>[^\n]*) -->\n\n?)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.M | re.S)
+TABLE = re.compile(r"(?<=^<!-- table )(?P<name>[\w ]+) -->\n.*?(?=^<!-- end -->$)", re.M | re.S)
+COPY = "<!-- in a copy of the project -->"
+FOLDERS = ("compiler", "kernels", "runtime", "specs", "templates")
+
+
+def follow(text: str, place: Path) -> str:
+    """The document as it should be: its commands run in a folder, their outputs put where it shows them."""
+    environment = _environment(place, copied=COPY in text)
+    output, parts, end = "", [], 0
+    for match in BLOCK.finditer(text):
+        remark, language, body = match["remark"] or "", match["language"], match["body"]
+        if remark == "output":
+            parts += [text[end : match.start("body")], output.rstrip("\n") + "\n"]
+            end = match.end("body")
+        elif language == "bash" and not remark.startswith("not run"):
+            output = _run(body, place, environment)
+        elif language in ("yaml", "python") and (name := re.match(r"# (\S+\.\w+)\n", body)):
+            (place / name[1]).write_text(body)
+        elif language == "diff":
+            _change(body, place)
+    return with_tables("".join([*parts, text[end:]]))
+
+
+def with_tables(text: str) -> str:
+    """The document with its tables as the project's data has them."""
+    return TABLE.sub(lambda match: f"{match['name']} -->\n\n{TABLES[match['name']]()}\n", text)
+
+
+def _run(body: str, place: Path, environment: dict[str, str]) -> str:
+    command = ["bash", "-euo", "pipefail", "-c", body]
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _environment(place: Path, *, copied: bool) -> dict[str, str]:
+    """The one the tests run in, with its commands first; of a copy, with the copy's packages before all others."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith("DSV41C_")}
+    found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    found["OMP_NUM_THREADS"] = "1"
+    if copied:
+        package = place / "site" / "dsv41c"
+        for folder in FOLDERS:
+            shutil.copytree(ROOT / folder, place / folder)
+        package.mkdir(parents=True)
+        for part in (*(place / "compiler" / "root").iterdir(), *(place / folder for folder in FOLDERS)):
+            (package / part.name).symlink_to(part)
+        found["PYTHONPATH"] = str(package.parent)
+    return found
+
+
+def _change(body: str, place: Path) -> None:
+    """Apply a diff: what it takes out, with the lines around, has to be there once."""
+    _, name, *lines = body.splitlines()
+    file = place / name.removeprefix("+++ b/").strip()
+    old, new = (
+        "".join(f"{line[1:]}\n" for line in lines if line[:1] in (" ", sign) or not line) for sign in ("-", "+")
+    )
+    text = file.read_text()
+    assert text.count(old) == 1, f"{name}: these lines are there {text.count(old)} times, expected once:\n{old}"
+    file.write_text(text.replace(old, new))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def state_kinds() -> str:
+    """What each kind is, how long it lives, who makes and who reads it, and how it gets to another stage."""
+    lives = {"step": "one step", "session": "the session"}
+    crosses = {"chunk": "with the tokens", "mirror": "appended rows", "never": "never"}
+    rows = []
+    for kind in STATE_KINDS.values():
+        what, _, shape = kind.meaning.partition(" [")
+        shape = f"`[{shape}`" if shape else "any"
+        who = (lives[kind.scope], kind.made_by, kind.read_by, crosses[kind.crosses])
+        rows.append((f"`{kind.name}`", what, shape, *who))
+    return _table(("state", "what it is", "shape", "lives for", "made by", "read by", "to another stage"), rows)
+
+
+def codes() -> str:
+    """Every code, under the heading of its group."""
+    parts = []
+    for group in GROUPS:
+        heading = (group.__doc__ or "").splitlines()[0].removeprefix("Codes ").partition(". ")[0].rstrip(".")
+        rows = [(f"`{code.code}`", code.name, code.severity, code.summary) for code in group.CODES]
+        parts.append(f"### {heading}\n\n{_table(('code', 'name', 'severity', 'what it says'), rows)}")
+    return "\n".join(parts)
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {"state kinds": state_kinds, "codes": codes}
+
+
+def main(names: list[str]) -> None:
+    """Write documents anew."""
+    for document in [Path(name) for name in names] or DOCUMENTS:
+        text = document.read_text()
+        with tempfile.TemporaryDirectory() as place:
+            fresh = follow(text, Path(place))
+        document.write_text(fresh)
+        print(f"{document.name}: {'as it was' if fresh == text else 'written anew, see the diff'}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
