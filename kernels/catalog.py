@@ -11,8 +11,8 @@ read port `X` and a write port `X` of one op are the same storage, and the kerne
 Symbols of shapes: B sessions, T tokens of this call, D dim, S streams, H heads, C head_dim, W window, r compress ratio,
 V vocab_size, IH and IC indexer heads and head_dim, K index_topk, N context, E engram layers.
 
-With `placement.tensor_parallel` above 1, H, V and the groups of `output` are those of one shard, and its routed experts
-begin at `first`. With the attribute `shards` an op gives its shard's part of a sum, in f32 and not rounded.
+With `placement.tensor_parallel` above 1, H, V, the groups of `output` and the inner width of experts are those of one
+shard. With the attribute `shards` an op gives its shard's part of a sum, in f32 and not rounded.
 
 With the attribute `kv_cache: packed` a row of `window_kv`, `compress_kv` or `index_k` is u8 [bytes] instead of C or IC
 floats, as `encodings.CACHE_ROWS` says, and stands for the very values that `reference` rounds to. Nothing else changes.
@@ -238,8 +238,8 @@ _OPS = (
         "routed",
         "routed experts, SwiGLU with clamps, routing weight before w2, summed in fp32",
         weights="w1 w2 w3",
-        optional_weights="first",
         attrs="limit activation_quant",
+        optional_attrs="shards",
     ),
     _op(
         "shared_expert",
@@ -271,8 +271,8 @@ CARRIERS: Mapping[str, str] = MappingProxyType({"transfer": "chunk", "mirror": "
 COLLECTIVES = ("all_reduce", "all_gather")
 # Bytes of an element, by the dtypes that values have.
 DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "bf16": 2, "i64": 8, "bool": 1, "u8": 1})
-# Along what a weight is split; of `experts`, which are several tensors, a shard has whole ones.
-Split = Literal["rows", "columns", "experts"]
+# Along what a weight is split; of several experts, each is.
+Split = Literal["rows", "columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +294,8 @@ class WeightRole:
 
 
 def _role(role: str, name: str, shape: str, stored: str, compute: str = "compute") -> WeightRole:
-    """A role from words. `%` marks the size along which shards have parts; of experts they have whole ones."""
+    """A role from words. `%` marks the size along which shards have parts."""
     split: Split | None = "rows" if shape.startswith("%") else "columns" if "%" in shape else None
-    split = "experts" if "{expert}" in name else split
     return WeightRole(role, name, tuple(shape.replace("%", "").split()), stored, compute, split)  # type: ignore[arg-type]
 
 
@@ -332,9 +331,9 @@ _ROLES = (
     _role("indexer_weights_proj", "layers.{layer}.attn.indexer.weights_proj.weight", "index_heads dim", "bf16"),
     _role("gate", "layers.{layer}.ffn.gate.weight", "experts dim", "bf16", "f32"),
     _role("gate_bias", "layers.{layer}.ffn.gate.bias", "experts", "f32", "f32"),
-    _role("experts_w1", "layers.{layer}.ffn.experts.{expert}.w1.weight", "inter_dim dim", "experts", "stored"),
-    _role("experts_w2", "layers.{layer}.ffn.experts.{expert}.w2.weight", "dim inter_dim", "experts", "stored"),
-    _role("experts_w3", "layers.{layer}.ffn.experts.{expert}.w3.weight", "inter_dim dim", "experts", "stored"),
+    _role("experts_w1", "layers.{layer}.ffn.experts.{expert}.w1.weight", "%inter_dim dim", "experts", "stored"),
+    _role("experts_w2", "layers.{layer}.ffn.experts.{expert}.w2.weight", "dim %inter_dim", "experts", "stored"),
+    _role("experts_w3", "layers.{layer}.ffn.experts.{expert}.w3.weight", "%inter_dim dim", "experts", "stored"),
     _role("shared_w1", "layers.{layer}.ffn.shared_experts.w1.weight", "%inter_dim dim", "linear"),
     _role("shared_w2", "layers.{layer}.ffn.shared_experts.w2.weight", "dim %inter_dim", "linear"),
     _role("shared_w3", "layers.{layer}.ffn.shared_experts.w3.weight", "%inter_dim dim", "linear"),

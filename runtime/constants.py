@@ -14,24 +14,20 @@ from dsv41c.runtime.text import load_tokenizer
 from dsv41c.runtime.token_map import token_map
 
 
-def make_constants(
-    manifest: Manifest, checkpoint: Path, shard: int = 0, wanted: Container[str] | None = None
-) -> dict[str, Tensor]:
-    """Every constant of a plan by id, for the process that has a shard; with `wanted`, only these.
+def make_constants(manifest: Manifest, checkpoint: Path, wanted: Container[str] | None = None) -> dict[str, Tensor]:
+    """Every constant of a plan by id; with `wanted`, only these.
 
     Reads `tokenizer.json` of the checkpoint only where a token map is among them.
 
     Raises `UserFault` where the tokenizer is missing, cannot be read or is not the plan's.
     """
     made = [entry for entry in manifest.constants if wanted is None or entry.id in wanted]
-    return {entry.id: _constant(entry, manifest, checkpoint, shard) for entry in made}
+    return {entry.id: _constant(entry, manifest, checkpoint) for entry in made}
 
 
-def _constant(entry: ConstantEntry, manifest: Manifest, checkpoint: Path, shard: int) -> Tensor:
+def _constant(entry: ConstantEntry, manifest: Manifest, checkpoint: Path) -> Tensor:
     if entry.kind == "rope_frequencies":
         return _frequencies(entry)
-    if entry.kind == "first_expert":
-        return torch.tensor(shard * int(entry.attrs["experts"]))
     assert manifest.engram is not None, "a plan with hash constants has an engram section"
     if entry.kind == "token_map":
         return _token_map(manifest, manifest.engram, checkpoint)

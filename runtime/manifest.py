@@ -208,7 +208,7 @@ class KernelEntry(Entry):
 
 
 class ShardEntry(Entry):
-    """What of a weight one of `count` shards has: equal parts, in order, of its rows or columns, or of its tensors."""
+    """What of a weight one of `count` shards has: equal parts, in order, of rows or columns of each tensor."""
 
     axis: Split
     count: int
@@ -239,12 +239,10 @@ class WeightEntry(Entry):
 
 
 class ConstantEntry(Entry):
-    """A tensor the runtime makes itself: rope frequencies, hash constants, the token map, a shard's first expert."""
+    """A tensor the runtime makes itself: rope frequencies, hash constants, the token map."""
 
     id: str
-    kind: Literal[
-        "rope_frequencies", "token_map", "engram_multipliers", "engram_primes", "engram_offsets", "first_expert"
-    ]
+    kind: Literal["rope_frequencies", "token_map", "engram_multipliers", "engram_primes", "engram_offsets"]
     attrs: dict[str, int | float]
 
 

@@ -331,25 +331,20 @@ def _weights(manifest: Manifest) -> Iterator[str]:
 
 def _parts(weight: WeightEntry, shards: int) -> Iterator[str]:
     """A weight that is split has a part for each shard, all alike, and no scale of two of them."""
-    shard, block = weight.shard, ENCODINGS[weight.stored].block if weight.stored in ENCODINGS else None
+    shard = weight.shard
     if shard is None or not weight.shape:
         return
     if shard.count != shards or shards == 1:
         yield f"has {shard.count} shards, `target.tensor_parallel` is {shards}"
         return
     axis = 0 if shard.axis == "rows" else -1
-    width = weight.count if shard.axis == "experts" else weight.shape[axis]
-    whole = 1 if block is None or shard.axis == "experts" else block[axis]
+    blocks = [ENCODINGS[name].block for name in (weight.stored, *weight.accepted) if name in ENCODINGS]
+    width, whole = weight.shape[axis], max((block[axis] for block in blocks if block is not None), default=1)
     if width % (shards * whole):
         yield f"has {width} {shard.axis}, which are no whole blocks of {whole} for each of {shards} shards"
 
 
 def _constant(constant: ConstantEntry, has_engram: bool) -> Iterator[str]:
-    if constant.kind == "first_expert":
-        experts = constant.attrs.get("experts")
-        if constant.attrs.keys() != {"experts"} or not isinstance(experts, int) or not 1 <= experts <= MAX_COUNT:
-            yield f"has attributes {str(constant.attrs)[:200]!a}, expected a number of experts"
-        return
     if constant.kind != "rope_frequencies":
         if not has_engram:
             yield "needs an `engram` section"

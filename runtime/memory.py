@@ -79,8 +79,6 @@ def constant_bytes(constant: ConstantEntry, manifest: Manifest) -> int:
         return int(constant.attrs["rope_dim"]) // 2 * DTYPE_BYTES["f32"]
     if constant.kind == "token_map":
         return manifest.model.vocab_size * DTYPE_BYTES["i64"]
-    if constant.kind == "first_expert":
-        return DTYPE_BYTES["i64"]
     part = constant.kind.removeprefix("engram_")
     layers = manifest.engram.layers if manifest.engram is not None else []
     return sum(len(getattr(layer, part)) for layer in layers) * DTYPE_BYTES["i64"]

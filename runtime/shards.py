@@ -6,15 +6,10 @@ from dsv41c.runtime.manifest import WeightEntry
 
 
 def of_shard(weight: WeightEntry) -> WeightEntry:
-    """A weight as a shard has it: its own shape, count and bytes. A weight that is not split is the same."""
+    """A weight as a shard has it: its own shape and bytes. A weight that is not split is the same."""
     shard = weight.shard
     if shard is None:
         return weight
-    count, shape = weight.count, list(weight.shape)
-    if shard.axis == "experts":
-        count //= shard.count
-    else:
-        shape[0 if shard.axis == "rows" else -1] //= shard.count
-    return weight.model_copy(
-        update={"shape": shape, "count": count, "bytes": weight.bytes // shard.count, "shard": None}
-    )
+    shape = list(weight.shape)
+    shape[0 if shard.axis == "rows" else -1] //= shard.count
+    return weight.model_copy(update={"shape": shape, "bytes": weight.bytes // shard.count, "shard": None})

@@ -43,7 +43,7 @@ def load_weights(
     """
     bound = bind(manifest, Path(checkpoint), shard, wanted)
     weights: dict[str, object] = {name: bound[name] for name in bound}
-    return weights | make_constants(manifest, Path(checkpoint), shard, wanted)
+    return weights | make_constants(manifest, Path(checkpoint), wanted)
 
 
 class Steps:

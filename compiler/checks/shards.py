@@ -67,7 +67,7 @@ def _widths(view: View) -> Iterator[_Width]:
     """The widths of the valid sections."""
     sections = view.loaded.sections
     model, attention, moe = sections.get("model"), sections.get("attention"), sections.get("moe")
-    stored, rounded = _blocks(sections.get("weights"), sections.get("numerics"))
+    stored, rounded, experts = _blocks(sections.get("weights"), sections.get("numerics"))
     if isinstance(attention, Attention):
         heads, groups = attention.n_heads, attention.o_groups
         yield _Width("attention", "n_heads", "`attention.n_heads`", heads)
@@ -79,27 +79,31 @@ def _widths(view: View) -> Iterator[_Width]:
             "attention", "o_lora_rank", "the input of wo_b, o_groups times o_lora_rank,", latent, rounded, "o_groups"
         )
     if isinstance(moe, Moe):
-        yield _Width("moe", "n_routed_experts", "`moe.n_routed_experts`", moe.n_routed_experts)
-        yield _Width("moe", "inter_dim", "`moe.inter_dim`", moe.inter_dim, rounded)
+        yield _Width("moe", "inter_dim", "`moe.inter_dim`", moe.inter_dim, max(rounded, experts))
     if isinstance(model, Model):
         yield _Width("model", "vocab_size", "`model.vocab_size`", model.vocab_size)
 
 
-def _blocks(weights: Section | None, numerics: Section | None) -> tuple[int, int]:
-    """The blocks of linears as they are stored, and as their inputs are rounded too."""
+def _blocks(weights: Section | None, numerics: Section | None) -> tuple[int, int, int]:
+    """The blocks of linears as they are stored, as their inputs are rounded too, and of routed experts as stored."""
     stored = BLOCK if isinstance(weights, Weights) and weights.linear == "fp8_32x32" else 1
     rounded = BLOCK if isinstance(numerics, Numerics) and numerics.activation_quant == "fp8" else 1
-    return stored, max(stored, rounded)
+    experts = BLOCK if isinstance(weights, Weights) and weights.experts == "fp4_32" else 1
+    return stored, max(stored, rounded), experts
 
 
 def part_as_whole(graph: Graph, ledger: Ledger) -> None:
-    """A shard's part of a sum is read by the `all_reduce` of as many shards, and by nothing else."""
+    """A shard's part of a sum is read by the `all_reduce` of as many shards, and by nothing else.
+
+    That of routed experts goes into the shared expert's, which is of as many shards.
+    """
     for op in graph.ops:
         shards = dict(op.attrs).get("shards")
         if shards is None or op.kind in COLLECTIVES:
             continue
+        adds = "shared_expert" if op.kind == "experts" else "all_reduce"
         for part in op.write_ids:
-            wrong = [r for r in graph.readers(part) if r.kind != "all_reduce" or dict(r.attrs).get("shards") != shards]
+            wrong = [r for r in graph.readers(part) if r.kind != adds or dict(r.attrs).get("shards") != shards]
             if not wrong or not ledger.sound(value(part)):
                 continue
             reader = wrong[0]
@@ -107,5 +111,7 @@ def part_as_whole(graph: Graph, ledger: Ledger) -> None:
             labels = (Label(op.span, f"`{op.id}` gives a part"),)
             facts = ((f"kind of `{reader.id}`", reader.kind), (f"shards of `{op.id}`", str(shards)))
             help_text = f"read what the `all_reduce` of {shards} shards makes of `{part}`"
+            if reader.kind == adds:
+                help_text = f"set `shards` of `{reader.id}` to {shards}"
             finding = Diagnostic("DSV508", message, reader.span, labels, facts, help_text)
             ledger.report(finding, [value(part), *(port(reader, name) for name, read in reader.reads if read == part)])

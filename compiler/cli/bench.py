@@ -62,8 +62,6 @@ def _stages(arguments: Namespace, console: Console, plan: Plan, world: World | N
 
     if arguments.arms is not None or arguments.profile:
         raise UsageError("`--arms` and `--profile` are for plans on one device; one on several has arms of its own")
-    if arguments.stored_experts is not None and plan.manifest.target.tensor_parallel > 1:
-        raise UsageError("`--stored-experts` keeps the first experts, and a shard has others; leave it out")
     speaks = world is None or world.rank == 0
     options = _options(arguments, plan.manifest)
     result = run_stages_bench(plan, options, world=world, say=console.say if speaks else None)

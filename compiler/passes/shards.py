@@ -1,9 +1,10 @@
-"""Shards: the graph of one of N processes that share every stage (tensor and expert parallelism).
+"""Shards: the graph of one of N processes that share every stage (tensor parallelism).
 
-All N run the same code on their own parts of the weights. Heads with their output groups, the shared expert's inner
-width, the routed experts and the rows of the head are split; all else, state of sessions among it, is whole in each. A
-sublayer's result is then a sum over the shards: one `all_reduce` behind the output projection, one behind routed and
-shared experts together. The logits of a shard's vocabulary are joined by an `all_gather`.
+All N run the same code on their own parts of the weights. Heads with their output groups, the inner width of every
+expert and the rows of the head are split; all else, state of sessions among it, is whole in each. Of experts each shard
+has a part and none has whole ones: those that a token chooses would fall unevenly on the shards, and all wait for the
+busiest. A sublayer's result is then a sum over the shards: one `all_reduce` behind the output projection, one behind
+routed and shared experts together. The logits of a shard's vocabulary are joined by an `all_gather`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from dsv41c.compiler.ir import Graph, Op, Scalar, Value
 from dsv41c.compiler.passes.program import Program
 from dsv41c.kernels.catalog import OPS
 
-FIRST_EXPERT = "shard.first_expert"
 _LOGITS = "logits@shard"
 # Where a width that is split stands in the shape of what an op writes.
 _AXES = {"query": 2, "attended": 2, "logits": -1}
 # Attributes that count what is split.
 _COUNTS = {"query": "heads", "output": "groups"}
+# Ops that give a part of a sum; those that the collective stands behind.
+_PARTS = ("output", "experts", "shared_expert")
+_SUMS = ("output", "shared_expert")
 
 
 def shards(program: Program) -> Program:
@@ -53,10 +56,9 @@ class _Split:
         if op.kind in _COUNTS:
             name = _COUNTS[op.kind]
             op = _with_attrs(op, **{name: int(op.attr(name)) // self.count})
-        if op.kind == "experts":
-            op = replace(op, weights=(*op.weights, ("first", FIRST_EXPERT)))
-        if op.kind in ("output", "shared_expert"):
+        if op.kind in _PARTS:
             op = _with_attrs(op, shards=self.count)
+        if op.kind in _SUMS:
             return self._met(op, f"part@{op.write_ids[0].partition('@')[2]}", "all_reduce")
         return self._met(op, _LOGITS, "all_gather") if op.kind == "head" else (op,)
 

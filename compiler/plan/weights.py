@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from dsv41c.compiler.engram_hash import columns
 from dsv41c.compiler.ir import Graph, Op
-from dsv41c.compiler.passes.shards import FIRST_EXPERT
 from dsv41c.kernels.catalog import OPS, WEIGHT_ROLES, WeightRole
 from dsv41c.kernels.encodings import ENCODINGS, PLAIN_ENCODINGS
 from dsv41c.kernels.fusion import STORED_ROLES
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from dsv41c.compiler.spec.models import Spec
 
 # Tensors that no checkpoint holds: the runtime makes them.
-CONSTANT_PREFIXES = ("rope.", "engram.", "shard.")
+CONSTANT_PREFIXES = ("rope.", "engram.")
 
 
 def role_of(weight: str) -> str:
@@ -131,9 +130,6 @@ def _constant(spec: Spec, weight: str) -> ConstantEntry:
         return ConstantEntry(id=weight, kind="rope_frequencies", attrs=attrs)
     if weight == "engram.token_map":
         return ConstantEntry(id=weight, kind="token_map", attrs={})
-    if weight == FIRST_EXPERT:
-        own = spec.moe.n_routed_experts // spec.placement.tensor_parallel
-        return ConstantEntry(id=weight, kind="first_expert", attrs={"experts": own})
     part = weight.removeprefix("engram.")
     if part not in OPS["engram_ids"].weights:
         raise ValueError(f"no constant is named {weight}")

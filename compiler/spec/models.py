@@ -205,7 +205,7 @@ class Placement(Section):
         default=1,
         ge=1,
         le=MAX_SHARDS,
-        description="Processes that share each stage; of heads, output groups, experts and vocabulary each has a part.",
+        description="Processes that share each stage; of heads, groups, experts' width and vocabulary each has a part.",
     )
 
 

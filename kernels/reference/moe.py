@@ -66,9 +66,9 @@ def experts(
     w2: Sequence[Tensor | Packed],
     w3: Sequence[Tensor | Packed],
     *,
-    first: Tensor | None = None,
     limit: float,
     activation_quant: str,
+    shards: int = 1,
 ) -> Tensor:
     """The routed sum, f32 [B, T, D]: of each chosen expert, w2 applied to (weight * silu(w1 x) * w3 x).
 
@@ -77,18 +77,15 @@ def experts(
     ascending order. This is the one kernel whose work depends on data: it asks the device which experts are present.
     `experts_static` does not.
 
-    With `first`, int64 [], these are the experts from that id on: a shard's. The others add nothing.
+    Of several `shards` each has its own part of every expert's inner width, and no expert's result is rounded.
     """
     flat, ids, weights = x.flatten(0, 1), expert_ids.flatten(0, 1), expert_weights.flatten(0, 1)
     routed = torch.zeros(flat.shape, dtype=torch.float32, device=x.device)
-    if first is not None:
-        ids = ids - first
-    present = sorted(set(ids.flatten().tolist()))
-    for expert in present if first is None else [expert for expert in present if 0 <= expert < len(w1)]:
+    for expert in sorted(set(ids.flatten().tolist())):
         token, place = torch.where(ids == expert)
         share, parts = weights[token, place, None], (w1[expert], w2[expert], w3[expert])
         # A token has an expert once, so no two rows of this sum are the same.
-        routed[token] += _expert(flat[token], share, *parts, limit, activation_quant)
+        routed[token] += _expert(flat[token], share, *parts, limit, activation_quant, shards > 1)
     return torch.unflatten(routed, 0, x.shape[:2])
 
 
@@ -100,9 +97,9 @@ def experts_static(
     w2: Sequence[Tensor | Packed],
     w3: Sequence[Tensor | Packed],
     *,
-    first: Tensor | None = None,
     limit: float,
     activation_quant: str,
+    shards: int = 1,
 ) -> Tensor:
     """`experts` with shapes and work that no data decides, so that a graph can hold it: f32 [B, T, D].
 
@@ -110,13 +107,11 @@ def experts_static(
     product over more rows may round otherwise in its last bit.
     """
     flat, ids, weights = x.flatten(0, 1), expert_ids.flatten(0, 1), expert_weights.flatten(0, 1)
-    if first is not None:
-        ids = ids - first
     routed = torch.zeros(flat.shape, dtype=torch.float32, device=x.device)
     for expert in range(len(w1)):
         chosen = ids == expert
         share = weights.masked_fill(~chosen, 0).sum(-1, keepdim=True)
-        added = _expert(flat, share, w1[expert], w2[expert], w3[expert], limit, activation_quant)
+        added = _expert(flat, share, w1[expert], w2[expert], w3[expert], limit, activation_quant, shards > 1)
         # Not a product with the mask: of a token that did not choose the expert anything may come.
         routed = torch.where(chosen.any(-1, keepdim=True), routed + added, routed)
     return torch.unflatten(routed, 0, x.shape[:2])

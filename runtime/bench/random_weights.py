@@ -55,7 +55,6 @@ def random_weights(
     stored_experts: int | None = None,
     table_rows: int = TABLE_ROWS,
     seed: int = 0,
-    shard: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, object]:
     """Every weight and constant of a plan by id, on `place`, as `Engine(weights=...)` takes them.
@@ -68,7 +67,7 @@ def random_weights(
         weights[entry.id] = maker.weight(entry)
         if progress is not None:
             progress(number, len(manifest.weights))
-    constants = random_constants(manifest, table_rows, seed, shard)
+    constants = random_constants(manifest, table_rows, seed)
     return weights | {name: tensor.to(place) for name, tensor in constants.items()}
 
 
@@ -86,9 +85,7 @@ def held_bytes(manifest: Manifest, *, stored_experts: int | None = None, table_r
 # --- constants --------------------------------------------------------------------------------------------------------
 
 
-def random_constants(
-    manifest: Manifest, table_rows: int = TABLE_ROWS, seed: int = 0, shard: int = 0
-) -> dict[str, Tensor]:
+def random_constants(manifest: Manifest, table_rows: int = TABLE_ROWS, seed: int = 0) -> dict[str, Tensor]:
     """The constants of a plan by id, on the host: as ever but for the token map, which takes no tokenizer here.
 
     Where tables are shorter than the plan's, the moduli and offsets of the hash are those of so many rows.
@@ -97,7 +94,7 @@ def random_constants(
     if manifest.engram is not None:
         layers = [_shorter(layer, table_rows) for layer in manifest.engram.layers]
         update["engram"] = manifest.engram.model_copy(update={"layers": layers})
-    found = make_constants(manifest.model_copy(update=update), Path(), shard)  # without a token map nothing is read
+    found = make_constants(manifest.model_copy(update=update), Path())  # without a token map nothing is read
     for entry in manifest.constants:
         if entry.kind == "token_map":
             assert manifest.engram is not None, "a plan with a token map has an engram section"

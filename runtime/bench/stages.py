@@ -132,10 +132,8 @@ class _Bench:
         for place, used in used_by(manifest, layout, places).items():
             entries = [of_shard(entry) for entry in manifest.weights if entry.id in used]
             part = manifest.model_copy(update={"weights": entries})
-            stored, shard = self.options.stored_experts, 0 if self.world is None else self.world.shard
-            made[place] = random_weights(
-                part, places[place], stored_experts=stored, seed=self.options.seed, shard=shard
-            )
+            stored, seed = self.options.stored_experts, self.options.seed
+            made[place] = random_weights(part, places[place], stored_experts=stored, seed=seed)
         return PlacedWeights(made)
 
     def _wait(self) -> None:

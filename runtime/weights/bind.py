@@ -35,13 +35,14 @@ EAGER_BYTES = 1 << 30
 class Experts(Sequence["Packed | Tensor"]):
     """The experts of one projection of one layer, packed as stored: item e is a view of the mapped file.
 
-    Each is checked for NaN once, at binding or at its first use, which raises UserFault (DSV730).
+    With `split`, item e is the shard's part of it. Each is checked for NaN once, at binding or at its first use, which
+    raises UserFault (DSV730).
     """
 
-    def __init__(self, stored: tuple[Stored, ...], files: MappedFiles) -> None:
+    def __init__(self, stored: tuple[Stored, ...], files: MappedFiles, split: ShardEntry | None, shard: int) -> None:
         self._stored = stored
-        self._checkpoint = files.checkpoint
-        self._items = [_packed(item, files) for item in stored]
+        self._files = files
+        self._items = [_part(_packed(item, files), split, shard) for item in stored]
         self._checked = [False] * len(stored)
 
     def __len__(self) -> int:
@@ -63,16 +64,20 @@ class Experts(Sequence["Packed | Tensor"]):
     @property
     def bytes_to_check(self) -> int:
         """Bytes that a check of all of them reads: FP4 codes cannot be NaN, so only their scales."""
-        codes = sum(item.tensor.size for item in self._stored if item.encoding != "fp4_32")
-        return codes + sum(item.scale.size for item in self._stored if item.scale is not None)
+        packed = [item for item in self._items if isinstance(item, Packed)]
+        plain = [item for item in self._items if isinstance(item, Tensor)]
+        codes = [item.codes for item in packed if item.encoding != "fp4_32"]
+        return sum(tensor.nbytes for tensor in (*plain, *codes, *(item.scale for item in packed)))
 
     def check(self, index: int) -> Diagnostic | None:
         """Look through one expert for NaN; the finding, or None for ever after."""
-        item = self._items[index]
-        codes, scale = (item.codes, item.scale) if isinstance(item, Packed) else (item, None)
-        finding = find_not_a_number(self._stored[index], codes, scale)
+        stored = self._stored[index]
+        finding = _not_a_number(stored, self._items[index])
         self._checked[index] = finding is None
-        return None if finding is None else self._checkpoint.located([finding])[0]
+        if finding is None:
+            return None
+        # A fault is told of the whole tensor, by its own indices.
+        return self._files.checkpoint.located([_not_a_number(stored, _packed(stored, self._files)) or finding])[0]
 
 
 class MappedTable:
@@ -177,22 +182,20 @@ def _files(bindings: Iterable[Binding]) -> list[str]:
 def _bind(binding: Binding, files: MappedFiles, shard: int) -> Bound | Diagnostic:
     entry = binding.entry
     if "{expert}" in entry.name:
-        own = entry.count // (entry.shard.count if entry.shard else 1)
-        begin = shard * own if entry.shard else 0
-        return Experts(binding.stored[begin : begin + own], files)
+        return Experts(binding.stored, files, entry.shard, shard)
     (stored,) = binding.stored
     if entry.role == "engram_table":
         return MappedTable(stored, files)
     item = _packed(stored, files)
-    if entry.shard is not None:
-        part = _converted(entry, stored, _part(item, entry.shard, shard))
-        # A fault is told of the whole tensor, by its own indices.
-        return _converted(entry, stored, item) if isinstance(part, Diagnostic) else part
-    return _converted(entry, stored, item)
+    part = _converted(entry, stored, _part(item, entry.shard, shard))
+    # A fault is told of the whole tensor, by its own indices.
+    return _converted(entry, stored, item) if isinstance(part, Diagnostic) and entry.shard else part
 
 
-def _part(item: Packed | Tensor, shard: ShardEntry, index: int) -> Packed | Tensor:
+def _part(item: Packed | Tensor, shard: ShardEntry | None, index: int) -> Packed | Tensor:
     """A view of the rows or columns of a shard. Of a packed one also its scales: shards have whole blocks."""
+    if shard is None:
+        return item
     if isinstance(item, Packed):
         return Packed(_narrowed(item.codes, shard, index), _narrowed(item.scale, shard, index), item.encoding)
     return _narrowed(item, shard, index)
@@ -212,6 +215,12 @@ def _converted(entry: WeightEntry, stored: Stored, item: Packed | Tensor) -> Bou
     if isinstance(item, Packed):
         return find_not_bf16(stored, item.codes, item.scale) or item
     return decode(stored, item, None, item.dtype if entry.role in WIDE_ROLES else torch.bfloat16)
+
+
+def _not_a_number(stored: Stored, item: Packed | Tensor) -> Diagnostic | None:
+    """The finding in a tensor that stays as it is stored, or in a part of it."""
+    codes, scale = (item.codes, item.scale) if isinstance(item, Packed) else (item, None)
+    return find_not_a_number(stored, codes, scale)
 
 
 def _packed(stored: Stored, files: MappedFiles) -> Packed | Tensor:

@@ -16,6 +16,7 @@ from dsv41c.compiler.spec import load
 from dsv41c.kernels.catalog import COLLECTIVES
 
 TWO = "placement.tensor_parallel=2"
+PLAIN = ("weights.linear=bf16", "weights.experts=bf16")
 FLASH = ("placement.tensor_parallel=8", "placement.devices=[cuda:0, cuda:1]", "placement.layer_ends=[20, 40]")
 
 
@@ -43,7 +44,7 @@ def test_text_of_a_layer():
         "-> (sublayer_out=sublayer_out@L0.attn: temporary bf16[B, T, 128]) @0"
     )
     assert "query=query@L0: temporary bf16[B, T, 2, 64]" in texts["layers.0.attn.query"]
-    assert "first=shard.first_expert |" in texts["layers.0.ffn.experts"]
+    assert 'activation_quant="none", shards=2) -> (routed=routed@L0: ' in texts["layers.0.ffn.experts"]
     assert "-> (sublayer_out=part@L0.ffn: temporary f32[B, T, 128])" in texts["layers.0.ffn.shared_expert"]
     assert texts["head"].endswith("-> (logits=logits@shard: temporary f32[B, T, 256]) @0")
     assert texts["head.all_gather"] == (
@@ -93,11 +94,11 @@ def test_plan():
     manifest = plan.manifest
     assert (manifest.target.tensor_parallel, whole.manifest.target.tensor_parallel) == (2, 1)
     splits = {w.role: w.shard and (w.shard.axis, w.shard.count) for w in manifest.weights}
-    rows, columns, experts = (("rows", 2), ("columns", 2), ("experts", 2))
+    rows, columns = ("rows", 2), ("columns", 2)
+    inner = ("shared_w1", "shared_w3", "experts_w1", "experts_w3")
     assert {role: split for role, split in splits.items() if split} == {
-        **dict.fromkeys(("head", "wq_b", "attn_sink", "wo_a", "shared_w1", "shared_w3"), rows),
-        **dict.fromkeys(("wo_b", "shared_w2"), columns),
-        **dict.fromkeys(("experts_w1", "experts_w2", "experts_w3"), experts),
+        **dict.fromkeys(("head", "wq_b", "attn_sink", "wo_a", *inner), rows),
+        **dict.fromkeys(("wo_b", "shared_w2", "experts_w2"), columns),
     }
     assert [w.model_copy(update={"shard": None, "ops": []}) for w in manifest.weights] == [
         w.model_copy(update={"ops": []}) for w in whole.manifest.weights
@@ -126,19 +127,18 @@ def test_a_target_may_say_it(tmp_path):
         (("placement.tensor_parallel=2",), []),
         (
             ("placement.tensor_parallel=3",),
-            ["vocab_size", "n_heads", "o_groups", "n_routed_experts", "inter_dim"],
+            ["vocab_size", "n_heads", "o_groups", "inter_dim"],
         ),
         (("placement.tensor_parallel=4",), ["o_groups", "inter_dim"]),
         (("placement.tensor_parallel=4", "attention.o_groups=4", "moe.inter_dim=128"), []),
         (("placement.tensor_parallel=2", "attention.o_lora_rank=16"), ["o_lora_rank"]),
         (("placement.tensor_parallel=2", "moe.inter_dim=96"), ["inter_dim"]),
-        (("placement.tensor_parallel=2", "moe.inter_dim=96", "weights.linear=bf16"), []),
-        (
-            ("placement.tensor_parallel=2", "moe.inter_dim=96", "weights.linear=bf16", "numerics.activation_quant=fp8"),
-            ["inter_dim"],
-        ),
+        (("placement.tensor_parallel=2", "moe.inter_dim=96", "weights.linear=bf16"), ["inter_dim"]),
+        (("placement.tensor_parallel=2", "moe.inter_dim=96", "weights.experts=bf16"), ["inter_dim"]),
+        (("placement.tensor_parallel=2", "moe.inter_dim=96", *PLAIN), []),
+        (("placement.tensor_parallel=2", "moe.inter_dim=96", *PLAIN, "numerics.activation_quant=fp8"), ["inter_dim"]),
         (("placement.tensor_parallel=2", "model.vocab_size=511"), ["vocab_size"]),
-        (("placement.tensor_parallel=2", "moe.n_routed_experts=7"), ["n_routed_experts"]),
+        (("placement.tensor_parallel=2", "moe.n_routed_experts=7"), []),
     ],
 )
 def test_what_has_to_divide(sets, keys):
@@ -168,3 +168,15 @@ def test_a_part_of_a_sum_read_as_the_whole_is_found(old, new, reader):
     )
     (finding,) = check_graph(changed)
     assert finding.code == "DSV508" and finding.message.startswith(f"`{reader}` reads `{new}`")
+
+
+def test_routed_experts_of_a_shard_go_into_a_part_of_as_many_shards():
+    graph = passes.run(program("toy", TWO)).graph
+    changed = graph.with_ops(
+        dataclasses.replace(op, attrs=tuple(pair for pair in op.attrs if pair[0] != "shards"))
+        if op.id == "layers.3.ffn.shared_expert"
+        else op
+        for op in graph.ops
+    )
+    (finding,) = check_graph(changed)
+    assert finding.code == "DSV508" and finding.help == "set `shards` of `layers.3.ffn.shared_expert` to 2"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dsv41c.kernels.reference.embed import head
-from dsv41c.kernels.reference.encodings import dense, encode_fp4_32
+from dsv41c.kernels.reference.encodings import Packed, dense, encode_fp4_32
 from dsv41c.kernels.reference.moe import experts, experts_static, shared_expert
 from dsv41c.kernels.reference.output import output
 from dsv41c.kernels.registry import kernels_for
@@ -66,27 +66,33 @@ def test_parts_in_bf16_are_not_rounded():
     assert not torch.equal(part, part.bfloat16().float())
 
 
+@pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("kernel", [experts, experts_static])
-def test_experts_by_number(kernel):
+def test_experts_by_their_inner_width(kernel, count):
+    """As the matrices are packed: columns of w2 two a byte, with the scales of their blocks."""
     torch.manual_seed(3)
-    packed = [[encode_fp4_32(torch.randn(64, 64)) for _ in range(8)] for _ in range(3)]
+    w1, w2, w3 = ([encode_fp4_32(torch.randn(shape)) for _ in range(8)] for shape in ((128, 64), (64, 128), (128, 64)))
     x, weights = torch.randn(1, 5, 64), torch.rand(1, 5, 2)
     ids = torch.tensor([[[0, 5], [7, 6], [2, 3], [4, 1], [0, 1]]])
-    whole = kernel(x, weights, ids, *packed, limit=2.0, **QUANT)
-    parts = [
-        kernel(x, weights, ids, *(w[2 * n : 2 * n + 2] for w in packed), first=torch.tensor(2 * n), limit=2.0, **QUANT)
-        for n in range(4)
-    ]
+    whole = kernel(x, weights, ids, w1, w2, w3, limit=2.0, **QUANT)
+    parts = []
+    for shard in range(count):
+        rows, codes, scale = (slice(shard * own, shard * own + own) for own in (128 // count, 64 // count, 4 // count))
+        own = [[Packed(e.codes[rows], e.scale[rows], e.encoding) for e in w] for w in (w1, w3)]
+        down = [Packed(e.codes[:, codes], e.scale[:, scale], e.encoding) for e in w2]
+        parts.append(kernel(x, weights, ids, own[0], down, own[1], limit=2.0, shards=count, **QUANT))
     near(parts, whole)
-    assert not parts[1][0, [0, 1, 3, 4]].any()  # experts 2 and 3 are asked for by one token alone
 
 
-def test_a_shard_without_any_of_the_experts_adds_nothing():
-    packed = [[encode_fp4_32(torch.randn(64, 64))] * 2 for _ in range(3)]
-    for kernel in (experts, experts_static):
-        part = kernel(torch.randn(1, 1, 64), torch.rand(1, 1, 2), torch.tensor([[[0, 7]]]), *packed,
-                      first=torch.tensor(4), limit=2.0, **QUANT)  # fmt: skip
-        assert part.dtype == torch.float32 and not part.any()
+@pytest.mark.parametrize("kernel", [experts, experts_static])
+def test_parts_of_experts_in_bf16_are_not_rounded(kernel):
+    """With one expert a token the sum over shards is that expert's result, rounded where one process rounds it."""
+    torch.manual_seed(6)
+    w1, w2, w3 = ([encode_fp4_32(torch.randn(64, 64))] for _ in range(3))
+    given = torch.randn(1, 5, 64).bfloat16(), torch.rand(1, 5, 1), torch.zeros(1, 5, 1, dtype=torch.int64), w1, w2, w3
+    part = kernel(*given, limit=2.0, shards=2, **QUANT)
+    assert part.dtype == torch.float32 and not torch.equal(part, part.bfloat16().float())
+    assert torch.equal(part.bfloat16().float(), kernel(*given, limit=2.0, **QUANT))
 
 
 def test_head_by_rows():

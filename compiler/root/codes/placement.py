@@ -99,9 +99,9 @@ with their layer. A copy is what it copies: it has its kind, shape and dtype, an
         "a width that the processes of a stage share does not divide by their number",
         """\
 With `placement.tensor_parallel: N` each of N processes has an N-th of the query heads, of the output groups, of the
-shared expert's inner width, of the routed experts, and of the vocabulary's rows in the head. All have the same size,
-so that one plan serves every process. Where weights are stored with a scale for each 32x32 block, or inputs are
-rounded in blocks of 32, a part is also a whole number of blocks: no scale belongs to two processes.
+inner width of every expert, and of the vocabulary's rows in the head. All have the same size, so that one plan serves
+every process. Where weights are stored with a scale for each 32x32 block or each 32 columns, or inputs are rounded in
+blocks of 32, a part is also a whole number of blocks: no scale belongs to two processes.
 
 **Way out:** choose an N that divides every width; the finding lists some.
 """,
@@ -114,9 +114,9 @@ rounded in blocks of 32, a part is also a whole number of blocks: no scale belon
         "error",
         "an op reads one shard's part of a sum as if it were the sum",
         """\
-With `placement.tensor_parallel` above 1, an output projection and a shared expert give one process's part of a sum.
-An `all_reduce` of as many shards adds the parts up. What reads a part directly runs, with the right shapes, and every
-process goes on with other numbers.
+With `placement.tensor_parallel` above 1, an output projection and experts give one process's part of a sum. An
+`all_reduce` of as many shards adds the parts up, those of routed experts and the shared one together. What reads a part
+directly runs, with the right shapes, and every process goes on with other numbers.
 
 The compiler puts the collectives in, so this concerns graphs that were changed afterwards.
 

@@ -48,8 +48,9 @@ def story(running: Engine) -> Result:
 
 
 def sublayers(running: Engine) -> Result:
-    """What the sublayers of the first layer give, and its routed experts."""
-    trace = Trace(frozenset(("sublayer_out@L0.attn", "sublayer_out@L0.ffn", "routed@L0")))
+    """What the sublayers of the first layer give, and what its experts get."""
+    given = ("normed@L0.ffn", "expert_weights@L0", "expert_ids@L0")
+    trace = Trace(frozenset((*given, "sublayer_out@L0.attn", "sublayer_out@L0.ffn")))
     running.feed(running.open(), tokens(21), all_logits=True, trace=trace)
     return dict(trace.steps[0].values)
 
