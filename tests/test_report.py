@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
-from dsv41c.diagnostics import Diagnostic, Label, Span
+from dsv41c.diagnostics import Diagnostic, Edit, Label, Span
 from dsv41c.report import FORMATS, render, summary_line
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
+SARIF = Draft202012Validator(json.loads((Path(__file__).parent / "schemas" / "sarif-2.1.0.json").read_text()))
 SPEC = """\
 extends: toy
 layers:
@@ -34,13 +36,22 @@ FINDINGS = [
     Diagnostic("DSV301", "字, \x1b[31mred\x1b[0m\r\n::error::x", Span("my spec.yaml", 6, 7, 6, 10), notes=("a note",)),
     Diagnostic("DSV501", "no place at all"),
     Diagnostic("DSV502", "a place without its text", Span("elsewhere.yaml", 12, 3, 14, 2)),
+    Diagnostic(
+        "DSV203",
+        "text where a list is expected",
+        Span("my spec.yaml", 4, 22, 4, 23),
+        help="write it in brackets",
+        fix=(Edit(Span("my spec.yaml", 4, 22, 4, 22), "["), Edit(Span("my spec.yaml", 4, 23, 4, 23), "]")),
+    ),
 ]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_golden(form):
+def test_golden(form, update_golden):
     written = render(FINDINGS, SOURCES, form)
     file = GOLDEN / f"{form}.txt"
+    if update_golden:
+        file.write_text(written, encoding="utf-8")
     assert written == file.read_text(encoding="utf-8")
 
 
@@ -60,14 +71,14 @@ def test_nothing_found():
     assert json.loads(render([], {}, "json"))["summary"] == {"errors": 0, "notes": 0, "warnings": 0}
     assert json.loads(render([], {}, "sarif"))["runs"][0]["results"] == []
     assert summary_line([]) == "no findings"
-    assert summary_line(FINDINGS) == "4 errors, 1 warning"
+    assert summary_line(FINDINGS) == "5 errors, 1 warning"
 
 
 def test_json_form():
     report = json.loads(render(FINDINGS, SOURCES, "json"))
     assert list(report) == sorted(report)
-    assert report["format"] == "dsv41c.diagnostics/1.0"
-    assert report["summary"] == {"errors": 4, "notes": 0, "warnings": 1}
+    assert report["format"] == "dsv41c.diagnostics/1.1"
+    assert report["summary"] == {"errors": 5, "notes": 0, "warnings": 1}
     finding = next(each for each in report["diagnostics"] if each["code"] == "DSV403")
     assert finding["name"] == "ratio-differs-from-source" and finding["severity"] == "error"
     assert finding["span"] == {"file": "my spec.yaml", "line": 3, "column": 37, "end_line": 3, "end_column": 43}
@@ -75,8 +86,9 @@ def test_json_form():
 
 
 def sarif_is_valid(text):
-    """What SARIF 2.1.0 and the services that read it ask of a log."""
+    """What SARIF 2.1.0 asks of a log, by its schema, and the services that read it."""
     log = json.loads(text)
+    assert not [f"{error.json_path}: {error.message}" for error in SARIF.iter_errors(log)]
     assert log["version"] == "2.1.0" and log["$schema"].endswith("sarif-2.1.0.json")
     for run in log["runs"]:
         driver = run["tool"]["driver"]
@@ -123,6 +135,7 @@ RANDOM = st.builds(
     st.lists(st.tuples(TEXTS, TEXTS), max_size=10).map(tuple),
     st.none() | TEXTS,
     st.lists(TEXTS, max_size=2).map(tuple),
+    st.lists(st.builds(Edit, SPANS, TEXTS), max_size=2, unique=True).map(tuple),
 )
 
 

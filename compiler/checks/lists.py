@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 
 from dsv41c.compiler.checks.ledger import Ledger, listed, read
 from dsv41c.compiler.checks.view import LAYER_LISTS, View
 from dsv41c.compiler.checks.words import listing
 from dsv41c.compiler.layer_map import SHARED_KINDS
-from dsv41c.diagnostics import Diagnostic, Label, Span
+from dsv41c.diagnostics import Diagnostic, Edit, Label, Span
 
 _SOURCES = {"kv_source_layers": "KV source", "index_source_layers": "index source"}
 _CANDIDATE = "candidate_source_layer"
@@ -87,7 +89,28 @@ def _disorder(view: View, ledger: Ledger, name: str, entry: tuple[int, int], bef
     if name == "engram_layers":
         help_text += ", and `engram.num_embeddings` with them"
     place = view.place("layers", name, entry[0])
-    ledger.report(Diagnostic("DSV303", message, place, labels, facts, help_text))
+    ledger.report(Diagnostic("DSV303", message, place, labels, facts, help_text, fix=_in_order(view, name)))
+
+
+def _in_order(view: View, name: str) -> tuple[Edit, ...]:
+    """The entries of a list in ascending order, each where another one stood.
+
+    Engram layers take the rows of their tables along, or stay: in a list of rows that is not valid they cannot.
+    """
+    numbers = [layer for _, layer in view.entries(name)]
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    lists: list[tuple[tuple[str, str], Sequence[int]]] = [(("layers", name), numbers)]
+    if name == "engram_layers":
+        lists.append((("engram", "num_embeddings"), () if view.engram is None else view.engram.num_embeddings))
+    edits: list[Edit] = []
+    for path, values in lists:
+        places = [view.place(*path, index) for index in range(len(values))]
+        ascending = all((a.file, a.line, a.column) < (b.file, b.line, b.column) for a, b in pairwise(places))
+        if len(values) != len(order) or not ascending or len({place.file for place in places}) != 1:
+            return ()
+        pairs = zip(places, values, (values[source] for source in order), strict=True)
+        edits += (Edit(at, str(new)) for at, old, new in pairs if new != old)
+    return tuple(edits)
 
 
 def source_without_branch(view: View, ledger: Ledger) -> None:

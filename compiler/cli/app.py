@@ -32,13 +32,20 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         return _quiet()
     except OSError as error:
-        Console().say(f"dsv41c: the environment refused: {error.strerror or error}" + _where(error))
+        Console().say(f"dsv41c: the environment refused: {_printable(f'{error.strerror or error}{_where(error)}')}")
         return USAGE
     except Exception as error:
         from dsv41c.compiler.cli.faults import bug_report
 
         Console().say(bug_report(argv, error))
         return BUG
+
+
+def _printable(text: str) -> str:
+    """What was typed, or the system says, without what could move the cursor."""
+    from dsv41c.report.escape import escape
+
+    return escape(text)
 
 
 def _where(error: OSError) -> str:
@@ -56,7 +63,7 @@ def _told(argv: Sequence[str]) -> int:
         console = _console(arguments)
         return _guarded(arguments, console)
     except UsageError as error:
-        console.say(f"{error.usage}dsv41c: {error}")
+        console.say(f"{error.usage}dsv41c: {_printable(str(error))}")
         return USAGE
     except SystemExit as leaving:  # argparse, after --help and --version
         if getattr(sys.stdout, "lost", False):

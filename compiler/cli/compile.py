@@ -62,7 +62,7 @@ def _write(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> 
     if changes is not None and changes.lines:
         console.say(f"changed since the plan that was there: {changes.summary}")
         for line in changes.lines:
-            console.say(f"  {line}")
+            console.say(f"  {escape(line)}")
     return 0
 
 
@@ -75,7 +75,7 @@ def _check(plan: Plan, folder: Path, arguments: Namespace, console: Console) -> 
     if arguments.json:
         console.result(_json(plan, folder, written=False, changes=changes, stale=differing))
     elif differing:
-        console.result("".join(f"{line}\n" for line in (changes.lines if changes else ())))
+        console.result("".join(f"{escape(line)}\n" for line in (changes.lines if changes else ())))
     if not differing:
         console.say(f"{escape(str(folder))} is up to date")
         return 0
@@ -91,7 +91,7 @@ def _not_up_to_date(folder: Path, differing: tuple[str, ...]) -> str:
         return f"there is no plan folder {shown}"
     if not (folder / MANIFEST).is_file():
         return f"{shown} is no plan: it has no {MANIFEST}"
-    return f"{shown} is not up to date: {', '.join(differing)}"
+    return f"{shown} is not up to date: {', '.join(map(escape, differing))}"
 
 
 def _dry_run(plan: Plan, folder: Path | None, arguments: Namespace, console: Console) -> int:

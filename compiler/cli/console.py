@@ -42,7 +42,9 @@ class Console:
             yield
         finally:
             if self.settings.debug:
-                self.say(f"debug: {name}: {(time.perf_counter() - start) * 1000:.1f} ms")
+                from dsv41c.report.escape import escape
+
+                self.say(f"debug: {escape(name)}: {(time.perf_counter() - start) * 1000:.1f} ms")
 
     def progress(self, label: str, total: int) -> Progress:
         """A progress line, which a terminal shows once the step has taken a second."""

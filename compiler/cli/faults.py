@@ -7,6 +7,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dsv41c import __version__
 from dsv41c.compiler.cli.console import Console
@@ -51,7 +52,7 @@ def show(console: Console, diagnostics: Iterable[Diagnostic], sources: Mapping[s
     """Tell findings: beside the result as text, or as the result where JSON was asked for."""
     from dsv41c.report import render
 
-    found = tuple(diagnostics)
+    found = tuple(replace(diagnostic, fix=()) for diagnostic in diagnostics)  # only `validate` has tried them
     if not found:
         return
     if console.json and has_errors(found):
@@ -72,12 +73,14 @@ def where_raised(fault: UserFault) -> str:
 def bug_report(argv: Sequence[str], error: BaseException) -> str:
     """What to send us about an exception that should not have happened."""
     command = " ".join(shlex.quote(word) for word in argv)
-    trace = "".join(traceback.format_exception(error)).rstrip()
+    from dsv41c.report.escape import escape
+
+    trace = "".join(traceback.format_exception(error)).rstrip().split("\n")
     return (
-        f"{trace}\n\n"
+        f"{chr(10).join(map(escape, trace))}\n\n"
         "this is a bug in dsv41c: no input should lead here\n"
         f"  version:  dsv41c {__version__}, Python {platform.python_version()}\n"
         f"  platform: {platform.platform()}\n"
-        f"  command:  dsv41c {command}\n"
+        f"  command:  dsv41c {escape(command)}\n"
         "report it with the lines above and the input, if you can share it"
     )

@@ -128,6 +128,12 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", metavar="DIR", type=path, help="also match the weights, from the files' headers alone"
     )
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="mend spelling, order, quotes and the like: prints a diff, for `patch -p0`, and changes nothing",
+    )
+    parser.add_argument("--write", action="store_true", help="with --fix: change the files, then say what is left")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--format", choices=DIAGNOSTIC_FORMATS, default="text", help="form of the report (default: text)")
     form.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")

@@ -14,12 +14,18 @@ if TYPE_CHECKING:
     from dsv41c.compiler.spec import Loaded, Spec
 
 
-def load_spec(ref: str, arguments: Namespace, console: Console) -> tuple[Loaded, tuple[Diagnostic, ...]]:
-    """A spec with the overrides of the arguments, and every finding of its text and its graph."""
+def load_spec(
+    ref: str, arguments: Namespace, console: Console, instead: str | None = None
+) -> tuple[Loaded, tuple[Diagnostic, ...]]:
+    """A spec with the overrides of the arguments, and every finding of its text and its graph.
+
+    `instead` is a text in place of the one that the spec's file holds.
+    """
     from dsv41c import compiler
+    from dsv41c.compiler.spec import load
 
     with console.step(f"load {ref}"):
-        loaded = compiler.load(ref, target=arguments.target, sets=arguments.sets)
+        loaded = load(ref, target=arguments.target, sets=arguments.sets, instead=instead)
     with console.step(f"check {ref}"):
         return loaded, ordered(dict.fromkeys(compiler.check(loaded)))
 

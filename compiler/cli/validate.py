@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsv41c.compiler.cli import mending
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import exit_code
+from dsv41c.compiler.cli.files import expect_writable
 from dsv41c.compiler.cli.graph_text import is_graph, judged_graph
 from dsv41c.compiler.cli.parsing import UsageError
 from dsv41c.compiler.cli.specs import load_spec
@@ -16,31 +21,77 @@ from dsv41c.report.escape import escape
 from dsv41c.words import counted
 
 if TYPE_CHECKING:
+    from dsv41c.compiler.mend import Mended
     from dsv41c.compiler.spec import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A spec with every finding; those that bring edits bring ones that were tried."""
+
+    ref: str
+    loaded: Loaded
+    found: tuple[Diagnostic, ...]
+    mended: Mended | None
 
 
 def work(arguments: Namespace, console: Console) -> int:
     """Report on all specs together; exit 1 if any has an error."""
     if arguments.specs.count("-") > 1:
         raise UsageError("`-` can be given once: standard input is read once")
+    mending.check_arguments(arguments)
     from dsv41c.report import render
 
-    findings: dict[Diagnostic, None] = {}
-    sources: dict[str, str] = {}
-    for ref in dict.fromkeys(arguments.specs):
-        loaded, found = load_spec(ref, arguments, console)
-        text = loaded.sources.get(loaded.file, "")
-        if is_graph(text):
-            found = judged_graph(text, loaded.file, arguments)[1]
-        elif arguments.checkpoint is not None and not has_errors(found):
-            found = (*found, *_weights(loaded, arguments.checkpoint, console))
-        findings |= dict.fromkeys(found)
-        sources |= loaded.sources
-        if not has_errors(found):
-            console.say(f"{escape(loaded.file)}: ok")
-    shown = ordered(findings)
-    console.result(render(shown, sources, arguments.format, color=console.colored(sys.stdout)))
+    judged = [_judge(ref, arguments, console) for ref in _each_once(arguments.specs)]
+    diffs = ""
+    if arguments.write:
+        judged = _written(judged, arguments, console)
+    elif arguments.fix:
+        diffs = "".join(mending.diff(each.loaded.file, each.mended) for each in judged if each.mended)
+    for each in judged:
+        if not has_errors(each.found):
+            console.say(f"{escape(each.loaded.file)}: ok")
+    shown = ordered(dict.fromkeys(finding for each in judged for finding in each.found))
+    sources = {file: text for each in judged for file, text in each.loaded.sources.items()}
+    report = render(shown, sources, arguments.format, color=console.colored(sys.stderr if diffs else sys.stdout))
+    if diffs:
+        mendable = sum(bool(finding.fix) for finding in shown)
+        console.say(f"{report}{mendable} of {counted(len(shown), 'finding')} can be mended: `--fix --write` does it")
+    console.result(diffs or report)
     return exit_code(shown)
+
+
+def _each_once(refs: Sequence[str]) -> list[str]:
+    """The specs that were named, each file once however it was spelt."""
+    return list({ref if ref == "-" else os.path.realpath(ref): ref for ref in reversed(refs)}.values())[::-1]
+
+
+def _judge(ref: str, arguments: Namespace, console: Console, instead: str | None = None) -> _Judged:
+    loaded, found = load_spec(ref, arguments, console, instead)
+    text, mended = loaded.sources.get(loaded.file, ""), None
+    if is_graph(text):
+        found = judged_graph(text, loaded.file, arguments)[1]
+    else:
+        mended = mending.tried(ref, loaded, found, arguments, console) if instead is None else None
+        if arguments.fix and instead is None:
+            mending.tell_others(loaded, found, console)
+        found = mending.offered(found, mended)
+    if not is_graph(text) and arguments.checkpoint is not None and not has_errors(found):
+        found = (*found, *_weights(loaded, arguments.checkpoint, console))
+    return _Judged(ref, loaded, found, mended if mended is not None and mended.gone else None)
+
+
+def _written(judged: Sequence[_Judged], arguments: Namespace, console: Console) -> list[_Judged]:
+    """The same after every file that can be mended was."""
+    for each in judged:
+        if each.mended is not None:
+            expect_writable(each.loaded.file)
+    left = []
+    for each in judged:
+        if each.mended is not None:
+            mending.write(each.loaded.file, each.mended, console)
+        left.append(each if each.mended is None else _judge(each.ref, arguments, console, each.mended.after))
+    return left
 
 
 def _weights(loaded: Loaded, path: str, console: Console) -> tuple[Diagnostic, ...]:

@@ -41,11 +41,20 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A text that takes the place of what a span covers; a span without width is a place to put it in."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One finding. `message` says what is and what was expected; only `help` proposes the way out.
 
     Wording: lower case, no full stop, identifiers in backticks. `facts` are (name, value) pairs that a reader needs to
-    judge the finding (`layers.compress_ratios[3]`, `1`).
+    judge the finding (`layers.compress_ratios[3]`, `1`). `fix` are edits of the text that mend it, where nobody has to
+    decide anything; they have been tried where a finding is shown.
     """
 
     code: str
@@ -55,6 +64,7 @@ class Diagnostic:
     facts: tuple[tuple[str, str], ...] = ()
     help: str | None = None
     notes: tuple[str, ...] = ()
+    fix: tuple[Edit, ...] = ()
 
     @property
     def severity(self) -> Severity:

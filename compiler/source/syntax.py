@@ -5,9 +5,10 @@ PyYAML's two parsers, the C one and its own, word the same fault differently, an
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from dsv41c.diagnostics import Diagnostic, Label, Span
+from dsv41c.diagnostics import Diagnostic, Edit, Label, Span
 
 # Words of either parser, what they mean, and the way out; the first that is found counts.
 _FAULTS: tuple[tuple[tuple[str, ...], str, str], ...] = (
@@ -55,12 +56,23 @@ def syntax(error: Any, text: str, file: str) -> Diagnostic:
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
     span = Span(file, line, column, line, column + 1)
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read")
-    lines = text.splitlines()
+    lines = re.split("\r\n|\r|\n", text)
     if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
-        return Diagnostic("DSV105", "tab where YAML takes only spaces", span, help="indent with spaces")
+        message = "tab where YAML takes only spaces"
+        return Diagnostic("DSV105", message, span, help="indent with spaces", fix=_untabbed(lines, file))
     known = ((what, out) for words, what, out in _FAULTS if any(word in problem for word in words))
     what, help_text = next(known, (problem, _ELSE))
     return Diagnostic("DSV101", f"text is not valid YAML: {what}", span, _begun(error, file, line), help=help_text)
+
+
+def _untabbed(lines: list[str], file: str) -> tuple[Edit, ...]:
+    """Two spaces for each tab, where all of a text is indented by tabs alone; else nobody knows how wide one is."""
+    indents = [(number, line[: len(line) - len(line.lstrip(" \t"))]) for number, line in enumerate(lines, 1)]
+    if any(" " in indent for _, indent in indents):
+        return ()
+    return tuple(
+        Edit(Span(file, number, 1, number, len(indent) + 1), "  " * len(indent)) for number, indent in indents if indent
+    )
 
 
 def _begun(error: Any, file: str, line: int) -> tuple[Label, ...]:

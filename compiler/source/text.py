@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path as FilePath
 
-from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.diagnostics import Diagnostic, Edit, Span, UserFault
 
 MAX_BYTES = 8 << 20
 # What YAML does not allow unescaped, and further line ends that editors and YAML count differently.
@@ -66,7 +66,9 @@ def refuse_strange(text: str, file: str) -> None:
         raise UserFault([_too_large(file)])
     if text.startswith("\ufeff"):
         message = "text starts with a byte order mark"
-        raise UserFault([Diagnostic("DSV104", message, Span(file, 1, 1, 1, 2), help="save the file as plain UTF-8")])
+        span = Span(file, 1, 1, 1, 2)
+        fix = (Edit(span, ""),)
+        raise UserFault([Diagnostic("DSV104", message, span, help="save the file as plain UTF-8", fix=fix)])
     found = _REFUSED.search(text)
     if found is None:
         return

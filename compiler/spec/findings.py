@@ -13,10 +13,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dsv41c.compiler.source import Path, Poison, Spans, dotted, shown, shown_key
-from dsv41c.compiler.source.scalars import resolve
 from dsv41c.compiler.spec.aliases import ALIASES
+from dsv41c.compiler.spec.mechanical import inside, respelled, retyped
 from dsv41c.compiler.spec.models import SECTIONS
-from dsv41c.diagnostics import Diagnostic, Span
+from dsv41c.diagnostics import Diagnostic, Edit, Span
 from dsv41c.kernels.catalog import FAMILIES
 from dsv41c.words import counted
 
@@ -94,18 +94,21 @@ def unknown_key(path: Path, known: tuple[str, ...], spans: Spans) -> tuple[Diagn
         for name, model in SECTIONS.items()
         if (name,) != parent and (key in model.model_fields or key in ALIASES.get(name, {}))
     ]
+    place, fix = spans.key(path), respelled(key, (*known, *aliases), spans.key(path))
     if homes and (suggestion is None or near[0] != key):
+        fix = ()
         home = ALIASES.get(homes[0], {}).get(key, key)
         help_text, suggestion = f"`{home}` belongs in `{homes[0]}`", None
     elif key.partition(":")[0] in (*known, *aliases):
-        help_text = "put a space after the colon"
+        help_text, written = "put a space after the colon", inside(key, place)
+        fix = (Edit(written, key.replace(":", ": ", 1)),) if written == place else ()
     elif suggestion:
         help_text = f"did you mean `{near[0]}`?"
     else:
         help_text = "remove it"
     facts = ((f"keys of {dotted(parent) or 'a spec'}", ", ".join(known)),)
     message = f"unknown key `{shown_key(key)}`" + (f" in `{dotted(parent)}`" if parent else "")
-    return Diagnostic("DSV201", message, spans.key(path), facts=facts, help=help_text), suggestion
+    return Diagnostic("DSV201", message, place, facts=facts, help=help_text, fix=fix), suggestion
 
 
 def missing_key(path: Path, spans: Spans) -> Diagnostic:
@@ -129,24 +132,8 @@ def wrong_type(path: Path, expected: str, value: object, span: Span) -> Diagnost
     if field is not None and field.description:
         facts.append(("meaning", field.description.rstrip(".")))
     message = f"`{dotted(path)}` is {_kind(value)}, expected {expected}"
-    return Diagnostic("DSV203", message, head(span), facts=tuple(facts), help=_way_out(path, expected, value))
-
-
-def _way_out(path: Path, expected: str, value: object) -> str:
-    """How a value becomes one of the type that is expected, where that is a matter of form."""
-    if isinstance(value, str) and expected in ("an integer", "a number"):
-        number = resolve(value)
-        if isinstance(number, int | float) and not isinstance(number, bool):
-            return f"write it without quotes: {shown(number)}"
-    if isinstance(value, float) and value.is_integer() and expected == "an integer":
-        return f"write {int(value)}"
-    if expected == "a list" and value is not None and not isinstance(value, str | Mapping):
-        return f"write it in brackets: [{shown(value)}]"
-    if expected == "text" and isinstance(value, int | float):
-        return f'write it in quotes: "{shown(value)}"'
-    if isinstance(value, Mapping):
-        return f"write {expected} here; keys that belong beside `{path[-1]}` are indented like it"
-    return f"write {expected} here"
+    help_text, fix = retyped(path, expected, value, span)
+    return Diagnostic("DSV203", message, head(span), facts=tuple(facts), help=help_text, fix=fix)
 
 
 def one_of(path: Path, allowed: Iterable[str], value: object, span: Span) -> Diagnostic:
@@ -158,7 +145,8 @@ def one_of(path: Path, allowed: Iterable[str], value: object, span: Span) -> Dia
     else:
         help_text = f"write `{names[0]}`" if len(names) == 1 else f"write one of {', '.join(names)}"
     message = f"`{dotted(path)}` is {shown(value)}, expected {_either(names)}"
-    return Diagnostic("DSV205", message, head(span), facts=(("allowed", ", ".join(names)),), help=help_text)
+    fix = respelled(value, names, span) if isinstance(value, str) else ()
+    return Diagnostic("DSV205", message, head(span), facts=(("allowed", ", ".join(names)),), help=help_text, fix=fix)
 
 
 def out_of_range(

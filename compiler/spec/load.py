@@ -40,14 +40,22 @@ class Loaded:
     names: Mapping[str, str]
 
 
-def load(ref: str, *, target: str | None = None, sets: Sequence[str] = (), stdin: Stdin | None = None) -> Loaded:
+def load(
+    ref: str,
+    *,
+    target: str | None = None,
+    sets: Sequence[str] = (),
+    stdin: Stdin | None = None,
+    instead: str | None = None,
+) -> Loaded:
     """Load the spec `ref` (a file, `-`, or a shipped name), for a target, with `path=value` overrides.
 
-    `stdin` reads what `-` means. Faults are in the result; nothing is raised for any input.
+    `stdin` reads what `-` means; `instead` is a text in place of the one that `ref` holds. Faults are in the result;
+    nothing is raised for any input.
     """
     loader = _Loader()
     try:
-        origin = find(ref, stdin)
+        origin = find(ref, stdin) if instead is None else replace(find(ref, lambda: instead), data=instead)
         loader.file = origin.file
         root = loader.document(origin, ())
         if target is not None:

@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from dsv41c.compiler.source import MAX_BYTES, read_file, shown_key
+from dsv41c.compiler.spec.mechanical import respelled
 from dsv41c.compiler.spec.near import with_hint
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.report.escape import escape
@@ -133,4 +134,5 @@ def _unknown(ref: str, what: str, names: tuple[str, ...], span: Span) -> Diagnos
         span,
         facts=((f"shipped {what}s", ", ".join(names)),),
         help=f"{hint}give a shipped name, or a path (a file in this folder as `./NAME.yaml`)",
+        fix=respelled(ref, names, span),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dsv41c.compiler.source import POISON, Node, Poison, shown, shown_key, to_data
 from dsv41c.compiler.spec.models import MAX_LAYERS
-from dsv41c.diagnostics import Diagnostic, Label, Sink, Span
+from dsv41c.diagnostics import Diagnostic, Edit, Label, Sink, Span
 from dsv41c.words import counted
 
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?", re.ASCII)
@@ -131,7 +131,24 @@ def _wrong_length(node: Node, length: int, n_layers: int, n_mtp_layers: int) -> 
         ("model.n_mtp_layers", str(n_mtp_layers)),
     )
     message = f"compress_ratios has {counted(length, 'entry')}; {rule}"
-    return Diagnostic("DSV208", message, node.key, facts=facts, help="give every layer its ratio; nothing is padded")
+    if fix := _without_drafts(node, n_layers):
+        help_text = (
+            f"leave out the {length - n_layers} zeros of draft layers behind the {n_layers} layers of the backbone"
+        )
+    else:
+        help_text = "give every layer its ratio; nothing is padded"
+    return Diagnostic("DSV208", message, node.key, facts=facts, help=help_text, fix=fix)
+
+
+def _without_drafts(node: Node, n_layers: int) -> tuple[Edit, ...]:
+    """The edit that takes zeros away behind the backbone, where its last layer is not one of them by looks."""
+    items = node.value
+    if not isinstance(items, tuple) or not n_layers or len(items) <= n_layers or items[n_layers - 1].value == 0:
+        return ()
+    if any(item.value != 0 for item in items[n_layers:]):
+        return ()
+    kept, last = items[n_layers - 1].span, items[-1].span
+    return (Edit(Span(kept.file, kept.end_line, kept.end_column, last.end_line, last.end_column), ""),)
 
 
 def _draft_ratio(index: int, node: Node, n_layers: int) -> Diagnostic:

@@ -1,4 +1,4 @@
-"""Findings as JSON, for programs: `dsv41c.diagnostics/1.0`. A minor version may add keys."""
+"""Findings as JSON, for programs: `dsv41c.diagnostics/1.1`. A minor version may add keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsv41c.codes import TABLE
 from dsv41c.diagnostics import Diagnostic, Span, ordered
 from dsv41c.report.summary import counts
 
-FORMAT = "dsv41c.diagnostics/1.0"
+FORMAT = "dsv41c.diagnostics/1.1"
 
 
 def as_json(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> str:
@@ -31,6 +31,7 @@ def _finding(diagnostic: Diagnostic) -> dict[str, Any]:
         "facts": [{"name": name, "value": value} for name, value in diagnostic.facts],
         "help": diagnostic.help,
         "notes": list(diagnostic.notes),
+        "fix": [{"span": _span(edit.span), "text": edit.text} for edit in diagnostic.fix],
     }
 
 

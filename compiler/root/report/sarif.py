@@ -47,15 +47,40 @@ def _result(diagnostic: Diagnostic, index: int) -> dict[str, Any]:
         "ruleId": diagnostic.code,
         "ruleIndex": index,
         "level": diagnostic.severity,
-        "message": {"text": "\n".join([*words, *diagnostic.notes]) or diagnostic.code},
+        "message": {"text": _plain("\n".join([*words, *diagnostic.notes])) or diagnostic.code},
         "locations": [_location(diagnostic.span)] if diagnostic.span else [],
     }
     if diagnostic.labels:
         result["relatedLocations"] = [
-            {**_location(label.span), "id": number, "message": {"text": label.text or "takes part"}}
+            {**_location(label.span), "id": number, "message": {"text": _plain(label.text) or "takes part"}}
             for number, label in enumerate(diagnostic.labels, 1)
         ]
+    if diagnostic.fix:
+        result["fixes"] = [_fix(diagnostic)]
     return result
+
+
+def _plain(text: str) -> str:
+    """A message without links: SARIF takes `[text](target)` for one, also in plain text."""
+    return text.replace("](", "\\](")
+
+
+def _fix(diagnostic: Diagnostic) -> dict[str, Any]:
+    """The edits of a finding, which are all in one file."""
+    replacements = [
+        {"deletedRegion": _exact(edit.span), "insertedContent": {"text": edit.text}} for edit in diagnostic.fix
+    ]
+    change = {"artifactLocation": {"uri": _uri(diagnostic.fix[0].span.file)}, "replacements": replacements}
+    return {
+        "description": {"text": _plain(diagnostic.help or diagnostic.message) or diagnostic.code},
+        "artifactChanges": [change],
+    }
+
+
+def _exact(span: Span) -> dict[str, int]:
+    """A region with its end, which for an insertion is where it starts."""
+    first = {"startLine": max(span.line, 1), "startColumn": max(span.column, 1)}
+    return {**first, "endLine": max(span.end_line, 1), "endColumn": max(span.end_column, 1)}
 
 
 def _location(span: Span) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class _Writer:
         rows += [f"{equals} note: {short(note)}" for note in diagnostic.notes]
         if diagnostic.help:
             rows.append(f"{self.paint('strong', 'help')}: {short(diagnostic.help)}")
-        rows.append(f"      dsv41c explain {diagnostic.code}")
+        mends = "        dsv41c validate --fix mends it" if diagnostic.fix else ""
+        rows.append(f"      dsv41c explain {diagnostic.code}{mends}")
         return "\n".join(rows) + "\n"
 
     def _gutter(self, span: Span | None, labels: Iterable[Label]) -> int:
