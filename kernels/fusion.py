@@ -6,9 +6,9 @@ own form, and its kernel is called by the catalogue's convention, always with `s
 
     writes = kernels.KIND(step, reads, weights, optional reads and weights by name, attrs by name)
 
-Weights and attributes are those of the covered ops, named `{op kind}_{name}` (`query_wq_a`, `mix_eps`). Optional ones
-are left out: ops that have them give a shard's part of a sum, and no fused kind covers the collective behind it. What
-is neither read from outside nor among the writes is hidden: no value of a plan shows it.
+Weights and attributes are those of the covered ops, named `{op kind}_{name}` (`query_wq_a`, `mix_eps`). Optional ones,
+with which an op gives a shard's part of a sum, belong to the kinds that cover the collective behind it as well. What is
+neither read from outside nor among the writes is hidden: no value of a plan shows it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dsv41c.kernels.catalog import CARRIERS, FAMILIES, OPS, WEIGHT_ROLES, OpKind, Port
+from dsv41c.kernels.catalog import CARRIERS, COLLECTIVES, FAMILIES, OPS, WEIGHT_ROLES, OpKind, Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def _fused(name: str, covers: str, wires: str, writes: str, summary: str) -> Fus
         op, _, fed_by = source.rpartition(".")
         wired[_pair(port)] = (op, fed_by)
     left = {word.partition("=")[0]: _pair(word.partition("=")[2]) for word in writes.split()}
+    meets = any(op in COLLECTIVES for op in kinds)
     signature = OpKind(
         name,
         summary,
@@ -87,6 +88,7 @@ def _fused(name: str, covers: str, wires: str, writes: str, summary: str) -> Fus
         tuple(Port(write, _port(OPS[op].writes, port).kind) for write, (op, port) in left.items()),
         tuple(part_name(op, weight) for op in kinds for weight in OPS[op].weights),
         attrs=tuple(part_name(op, attr) for op in kinds for attr in OPS[op].attrs),
+        optional_attrs=tuple(part_name(op, attr) for op in kinds for attr in OPS[op].optional_attrs if meets),
         uses_step=True,
     )
     return FusedKind(name, summary, kinds, MappingProxyType(wired), MappingProxyType(left), signature)
@@ -111,6 +113,17 @@ def _reads(wires: Mapping[tuple[str, str], tuple[str, str]]) -> tuple[Port, ...]
 
 
 _INPUT = "mix.streams=streams collapse.streams=streams collapse.pre=pre norm.x=collapse.collapsed"
+_ATTENDED = (
+    "attend.query=query attend.window_kv=window_kv attend.window_rows=window_rows attend.compress_kv=compress_kv"
+    " attend.topk=topk window_store.window_rows=window_rows window_store.window_kv=window_kv"
+    " output.attended=attend.attended"
+)
+_ONTO = "expand.streams=streams expand.post=post expand.comb=comb"
+_EXPERTS = (
+    "route.x=norm.normed experts.x=norm.normed experts.expert_weights=route.expert_weights"
+    " experts.expert_ids=route.expert_ids shared_expert.x=norm.normed shared_expert.routed=experts.routed"
+)
+_ONTO_OWN = "expand.streams=streams expand.post=mix.post expand.comb=mix.comb"
 _SCORE = "index_score.index_query=index_query index_score.index_weight=index_weight index_score.index_k=index_k"
 
 FUSED: Mapping[str, FusedKind] = MappingProxyType(
@@ -128,22 +141,32 @@ FUSED: Mapping[str, FusedKind] = MappingProxyType(
             _fused(
                 "attention_output",
                 "attend window_store output expand",
-                "attend.query=query attend.window_kv=window_kv attend.window_rows=window_rows"
-                " attend.compress_kv=compress_kv attend.topk=topk window_store.window_rows=window_rows"
-                " window_store.window_kv=window_kv output.attended=attend.attended"
-                " expand.sublayer_out=output.sublayer_out expand.streams=streams expand.post=post expand.comb=comb",
+                f"{_ATTENDED} expand.sublayer_out=output.sublayer_out {_ONTO}",
                 "window_kv=window_store.window_kv streams=expand.streams",
                 "attention, its output projection, and back onto the streams; the ring is written behind the attention",
             ),
             _fused(
+                "attention_output_shard",
+                "attend window_store output all_reduce expand",
+                f"{_ATTENDED} all_reduce.sublayer_out=output.sublayer_out"
+                f" expand.sublayer_out=all_reduce.sublayer_out {_ONTO}",
+                "window_kv=window_store.window_kv streams=expand.streams",
+                "a shard's heads, the sum over all shards, and back onto the streams",
+            ),
+            _fused(
                 "ffn",
                 "mix collapse norm route experts shared_expert expand",
-                f"{_INPUT} route.x=norm.normed experts.x=norm.normed experts.expert_weights=route.expert_weights"
-                " experts.expert_ids=route.expert_ids shared_expert.x=norm.normed shared_expert.routed=experts.routed"
-                " expand.sublayer_out=shared_expert.sublayer_out expand.streams=streams expand.post=mix.post"
-                " expand.comb=mix.comb",
+                f"{_INPUT} {_EXPERTS} expand.sublayer_out=shared_expert.sublayer_out {_ONTO_OWN}",
                 "pre=mix.pre streams=expand.streams",
                 "the whole expert sublayer, streams to streams",
+            ),
+            _fused(
+                "ffn_shard",
+                "mix collapse norm route experts shared_expert all_reduce expand",
+                f"{_INPUT} {_EXPERTS} all_reduce.sublayer_out=shared_expert.sublayer_out"
+                f" expand.sublayer_out=all_reduce.sublayer_out {_ONTO_OWN}",
+                "pre=mix.pre streams=expand.streams",
+                "the expert sublayer with a shard's part of every expert, and the sum over all shards",
             ),
             _fused(
                 "index_candidates",

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dsv41c.kernels.catalog import COLLECTIVES, FAMILIES
 from dsv41c.kernels.collectives import Collectives
-from dsv41c.kernels.fusion import CALLS, FUSED, NATIVE_VARIANT
+from dsv41c.kernels.fusion import CALLS, FUSED, NATIVE_VARIANT, FusedKind
 from dsv41c.kernels.reference import (
     attend,
     compress,
@@ -71,12 +71,17 @@ _REFERENCE: Final[Mapping[str, Kernel]] = MappingProxyType(
 # The reference kernels as a graph can hold them: no shape and no work depends on data.
 _STATIC: Final[Mapping[str, Kernel]] = MappingProxyType({**_REFERENCE, "experts": moe.experts_static})
 
+
+def _composed(kernels: Mapping[str, Kernel], *kinds: FusedKind) -> Mapping[str, Kernel]:
+    """The kernels, and some fused kinds made of them."""
+    made = {kind.name: fused.compose(kind, SimpleNamespace(**kernels)) for kind in kinds}
+    return MappingProxyType({**kernels, **made})
+
+
 # Plain torch runs on every family, so each one has both.
 _PLAIN: Final[Mapping[str, Mapping[str, Kernel]]] = MappingProxyType(
     {
-        variant: MappingProxyType(
-            {**kernels, **{name: fused.compose(kind, SimpleNamespace(**kernels)) for name, kind in FUSED.items()}}
-        )
+        variant: _composed(kernels, *FUSED.values())
         for variant, kernels in (("reference", _REFERENCE), ("static", _STATIC))
     }
 )
@@ -97,14 +102,21 @@ def find_kernel(kind: str, family: str, variant: str = "reference") -> Kernel | 
     return _table(family, variant).get(kind)
 
 
-def _table(family: str, variant: str) -> Mapping[str, Kernel]:
+def _table(family: str, variant: str, together: Collectives | None = None) -> Mapping[str, Kernel]:
     if variant not in variants(family):
         return {}
+    plain = _PLAIN.get(variant, _PLAIN["static"])
+    if together is not None:
+        plain = _composed({**plain, **_meeting(together)}, *(kind for kind in FUSED.values() if _meets(kind)))
     if variant in _PLAIN:
-        return _PLAIN[variant]
-    from dsv41c.kernels.triton import NATIVE
+        return plain
+    from dsv41c.kernels.triton import NATIVE, shard_kernels
 
-    return {**_PLAIN["static"], **NATIVE}
+    return {**plain, **NATIVE, **({} if together is None else shard_kernels(together))}
+
+
+def _meets(kind: FusedKind) -> bool:
+    return any(op in COLLECTIVES for op in kind.covers)
 
 
 class Kernels:
@@ -146,9 +158,8 @@ def kernels_for(family: str, variant: str = "reference", collectives: Collective
     `collectives` is what connects the processes of a stage; without it, kernels that need others refuse to run. Raises
     ImportError for the variant `triton` where Triton is not installed.
     """
-    table = _table(family, variant)
+    table = _table(family, variant, collectives)
     if not table:
         there = "; ".join(f"{known}: {', '.join(variants(known))}" for known in FAMILIES)
         raise ValueError(f"no `{variant}` kernels for family `{family}`; there are {there}")
-    table = table if collectives is None else {**table, **_meeting(collectives)}
     return Kernels(family, variant, {kind: table[kind] for kind in CALLS if kind in table})

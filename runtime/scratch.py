@@ -94,6 +94,19 @@ def _ffn(call: Call) -> int:
     return 2 * row * dim + pairs * dim * call.width + max(hidden, shared, ending)
 
 
+def _attention_output_shard(call: Call) -> int:
+    return max(_attention_output(call), call.returned + _meeting(call))
+
+
+def _ffn_shard(call: Call) -> int:
+    return max(_ffn(call), call.returned + _meeting(call))
+
+
+def _meeting(call: Call) -> int:
+    """A part, the sum in its place, and that rounded."""
+    return 2 * call.read("all_reduce", "sublayer_out") + call.written("all_reduce", "sublayer_out")
+
+
 def _engram_gate(call: Call) -> int:
     projected = call.rows * call.weight("engram_gate", "wkv").shape[0] * call.width
     return projected + max(call.decoded("engram_gate", "wkv"), call.returned)
@@ -111,7 +124,9 @@ _NATIVE: Mapping[str, Callable[[Call], int]] = MappingProxyType(
     {
         "attention_input": _attention_input,
         "attention_output": _attention_output,
+        "attention_output_shard": _attention_output_shard,
         "ffn": _ffn,
+        "ffn_shard": _ffn_shard,
         "engram_gate": _engram_gate,
         "index_candidates": _scores,
         "index_select": _scores,

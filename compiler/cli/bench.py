@@ -36,10 +36,10 @@ def work(arguments: Namespace, console: Console) -> int:
         from dsv41c.runtime.bench import report
         from dsv41c.runtime.bench.run import run_bench
         from dsv41c.runtime.plan import load_plan
-        from dsv41c.runtime.stages.world import joined, processes
+        from dsv41c.runtime.stages.world import joined, were_started
     plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
     show(console, plan.warnings)
-    if processes() > 1:
+    if were_started():
         with joined(plan.manifest) as world:
             return _stages(arguments, console, plan, world)
     if len(plan.manifest.target.devices) > 1:

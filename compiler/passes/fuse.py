@@ -27,8 +27,10 @@ class Rule:
 
 _GPU = (
     Rule("ffn", "experts"),
+    Rule("ffn_shard", "experts"),
     Rule("attention_input", "query"),
     Rule("attention_output", "attend"),
+    Rule("attention_output_shard", "attend"),
     Rule("index_candidates", "index_score"),
     Rule("index_select", "index_score"),
     Rule("logits", "head"),
@@ -129,7 +131,7 @@ def _call(kind: FusedKind, rule: Rule, region: Region, fit: _Fit) -> Call:
         tuple((port.name, fit.reads[port.name]) for port in signature.reads if port.name in fit.reads),
         tuple((write, dict(fit.ops[op].writes)[port]) for write, (op, port) in kind.leaves.items()),
         tuple((name, weights[name]) for name in (*signature.weights, *signature.optional_weights) if name in weights),
-        tuple((name, attrs[name]) for name in signature.attrs),
+        tuple((name, attrs[name]) for name in (*signature.attrs, *signature.optional_attrs) if name in attrs),
         fit.ops[rule.main].span,
         first.stage,
     )

@@ -33,7 +33,9 @@ _BLOCKS: Mapping[str, str] = {
     "final.collapse": "the last collapse, norm and logits",
     "attention_input": "attention input: mixing coefficients, collapse and norm, query and window rows",
     "attention_output": "attention and its output, back onto the streams; the ring is written after it was read",
+    "attention_output_shard": "attention and its output, summed over the shards, back onto the streams",
     "ffn": "expert sublayer: mixing coefficients, collapse and norm, routing, routed experts and the shared one",
+    "ffn_shard": "expert sublayer: mixing, collapse and norm, routing, a part of every expert; summed over the shards",
     "logits": "the last collapse, norm and logits",
 }
 _BLOCK_OF: Mapping[str, str] = {

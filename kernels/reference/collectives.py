@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dsv41c.kernels.collectives import Collectives
+from dsv41c.kernels.collectives import Collectives, connected
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -27,10 +27,8 @@ class CollectiveKernels:
 
     def _together(self, x: Tensor, shards: int, bytes_per_token: int) -> Collectives:
         """Raises ValueError where there are other processes than shards, or x [B, T, ...] is not what the plan says."""
-        size = self._collectives.size if self._collectives is not None else 1
-        if self._collectives is None or size != shards:
-            raise ValueError(f"the plan's stages have {shards} shards, and {size} processes run this one")
+        together = connected(self._collectives, shards)
         found = x.shape[2:].numel() * x.element_size()
         if found != bytes_per_token:
             raise ValueError(f"a shard gives {found} bytes a token, and the plan says {bytes_per_token}")
-        return self._collectives
+        return together

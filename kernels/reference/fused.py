@@ -18,7 +18,8 @@ def compose(kind: FusedKind, kernels: object) -> Callable[..., Any]:
     """
     signature = kind.signature
     by_place = [port.name for port in signature.reads if not port.optional] + list(signature.weights)
-    optional = {port.name for port in signature.reads if port.optional} | set(signature.optional_weights)
+    optional = {port.name for port in signature.reads if port.optional}
+    optional |= {*signature.optional_weights, *signature.optional_attrs}
     wanted = set(signature.attrs)
 
     def composed(step: object, *arguments: object, **named: object) -> Any:
@@ -57,6 +58,7 @@ def call_part(
     arguments += [given[part_name(op, weight)] for weight in entry.weights]
     named = {port.name: read(port.name) for port in entry.reads if port.optional and (op, port.name) in kind.wires}
     named |= {weight: given.get(part_name(op, weight)) for weight in entry.optional_weights}
+    named |= {attr: given.get(part_name(op, attr)) for attr in entry.optional_attrs}
     named = {name: value for name, value in named.items() if value is not None}
     return getattr(kernels, op)(*arguments, **named, **{attr: given[part_name(op, attr)] for attr in entry.attrs})
 

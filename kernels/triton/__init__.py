@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dsv41c.kernels.triton import compress, embed, engram, fused, index, select
+from dsv41c.kernels.triton.fused import shard_kernels
+
+__all__ = ["NATIVE", "shard_kernels"]
 
 # The native kernels by op kind or fused kind; `kernels.fusion.NATIVE` says which there are to be.
 NATIVE: dict[str, Callable[..., Any]] = {
@@ -21,8 +24,5 @@ NATIVE: dict[str, Callable[..., Any]] = {
     "select_topk": select.select_topk,
     "index_candidates": select.index_candidates,
     "index_select": select.index_select,
-    "attention_input": fused.attention_input,
-    "attention_output": fused.attention_output,
-    "ffn": fused.ffn,
-    "logits": fused.logits,
+    **fused.NATIVE,
 }

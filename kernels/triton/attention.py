@@ -14,6 +14,7 @@ from dsv41c.kernels.triton.common import (
     fp8_scale,
     within,
 )
+from dsv41c.kernels.triton.exchange import exchanged, next_exchange
 from dsv41c.kernels.triton.planes import rows8, store_all_planes8, store_vector8
 from dsv41c.kernels.triton.rows import rope_pairs, rotated, window_pairs
 
@@ -204,19 +205,21 @@ def _softmax(
 
 @triton.jit
 def attend_join(
-    best, weight, value, sink, frequency, positions, slots, vectors, window_rows, window_kv,
+    best, weight, value, sink, frequency, positions, slots, vectors, window_rows, window_kv, sequence,
     H, SPLITS: tl.constexpr, W: tl.constexpr, C: tl.constexpr, R: tl.constexpr, GROUP: tl.constexpr,
-    PACKED: tl.constexpr, KIND: tl.constexpr,
+    PACKED: tl.constexpr, KIND: tl.constexpr, SHARDS: tl.constexpr,
 ):  # fmt: skip
     """Grid (H + 1, B): joins the splits of a head in order, undoes the rope; the last program stores the ring's row.
 
-    vectors: for `rows8`, of GROUP * C columns for each group of GROUP heads.
+    vectors: for `rows8`, of GROUP * C columns for each group of GROUP heads. With SHARDS above 1 the exchange that ends
+    the sublayer is counted.
     """
     head = tl.program_id(0)
     token = tl.program_id(1)
     position = tl.load(positions + token)
     if head == H:
         store_ring(window_rows + token * C, window_kv, tl.load(slots + token) * W + position % W, C, PACKED)
+        next_exchange(sequence, token == 0, SHARDS)
     else:
         pair = tl.arange(0, C // 2)
         bias = tl.load(sink + head)
@@ -285,11 +288,14 @@ def low_rank_rows(
 
 @triton.jit
 def output_rows(
-    wo_b, wo_b_scale, vectors, streams, post, comb, target, batch,
+    wo_b, wo_b_scale, vectors, streams, post, comb, target, batch, addresses, sequence,
     N: tl.constexpr, D: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
-    UNROLL: tl.constexpr, ASM: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr, RANK: tl.constexpr, SHARDS: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """Grid (D/BM, B/T upward): rows of wo_b [D, N] times vectors, then onto the streams: target [B, S, D]."""
+    """Grid (D/BM, B/T upward): rows of wo_b [D, N] times vectors, then onto the streams: target [B, S, D].
+
+    Of several SHARDS wo_b has a part of the columns, and rows are summed over all of them (`exchanged`).
+    """
     first = tl.program_id(0) * BM
     start = tl.program_id(1) * T
     token = tl.minimum(start + tl.arange(0, T), batch - 1)[None, :]
@@ -297,5 +303,7 @@ def output_rows(
     h, own_post, own_comb = load_streams(streams, post, comb, token, row, row < D, D, S)
     own = vectors + start * N
     value = rows8(wo_b, wo_b_scale, own, N, batch - start, first, D, N, BM, T, U, UNROLL, ASM)
+    if SHARDS > 1:
+        value = exchanged(value, token * D + row, addresses, sequence, RANK, SHARDS, CAPACITY)
     out = value.to(target.dtype.element_ty).to(tl.float32)
     put_streams(out, h, own_post, own_comb, target, token, row, row < D, D, S)

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsv41c.kernels.collectives import Mailboxes
 from dsv41c.kernels.reference.encodings import Packed
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import attention
 from dsv41c.kernels.triton.decode_input import SublayerInput
+from dsv41c.kernels.triton.exchange import exchange
 from dsv41c.kernels.triton.launch import assembly, language_type, power, scales, tile8, vector_block, words
 from dsv41c.kernels.triton.target import AMD_SHARED, shared_memory
 
@@ -139,12 +141,17 @@ def attention_output(
     *,
     compress_kv: Tensor | None = None,
     topk: Tensor | None = None,
+    boxes: Mailboxes | None = None,
     **attrs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """window_kv and streams of one token a row. The ring's row is written behind every read of the ring."""
+    """window_kv and streams of one token a row. The ring's row is written behind every read of the ring.
+
+    With mailboxes, weights are a shard's, and its part of the output is summed with the others'.
+    """
     batch, device, groups = query.shape[0], query.device, attrs["output_groups"]
     cache = (window_kv, window_rows, compress_kv, topk)
-    attended = _attend(step, query, cache, attend_rope, attend_sink, attrs)
+    met = exchange(boxes, streams)
+    attended = _attend(step, query, cache, attend_rope, attend_sink, attrs, met)
     asm, block = assembly(device), vector_block(batch)
     width, columns = output_wo_a.codes.shape
     low = torch.empty(batch, width, dtype=attended.dtype, device=device)
@@ -188,6 +195,7 @@ def attention_output(
         U=tile.units,
         UNROLL=tile.unroll,
         ASM=asm,
+        **met,
         num_warps=tile.warps,
     )
     return window_kv, target
@@ -200,6 +208,7 @@ def _attend(
     rope: Tensor,
     sink: Tensor,
     attrs: dict[str, Any],
+    met: dict[str, Any],
 ) -> Tensor:
     """Attention of one token a row: planes8 for each group of heads, plain rows of several; stores the ring's row."""
     window_kv, window_rows, compress_kv, topk = cache
@@ -249,6 +258,7 @@ def _attend(
         vectors,
         window_rows,
         window_kv,
+        met["sequence"],
         heads,
         SPLITS=splits,
         W=window,
@@ -257,6 +267,7 @@ def _attend(
         GROUP=heads // attrs["output_groups"],
         PACKED=packed,
         KIND=language_type(query.dtype),
+        SHARDS=met["SHARDS"],
         num_warps=2,
     )
     return vectors

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dsv41c.kernels.collectives import Mailboxes
 from dsv41c.kernels.reference.encodings import Packed, Stacked
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import experts
 from dsv41c.kernels.triton.decode_input import SublayerInput
+from dsv41c.kernels.triton.exchange import exchange
 from dsv41c.kernels.triton.launch import (
     assembly,
     counters,
@@ -53,14 +55,17 @@ def ffn(
     shared_expert_w1: Packed,
     shared_expert_w2: Packed,
     shared_expert_w3: Packed,
+    *,
+    boxes: Mailboxes | None = None,
     **attrs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """pre and streams of one token a row."""
+    """pre and streams of one token a row. With mailboxes, weights are a shard's, and its part is summed with theirs."""
     batch, _, count, dim = streams.shape
     mix = (mix_fn, mix_scale, mix_base, attrs)
     given = SublayerInput(streams, pre, norm_weight, attrs["norm_eps"], mix=mix, planes4=True)
     chosen = _route(given, route_gate, route_bias, shared_expert_w1, shared_expert_w3, attrs)
-    hidden4, shared = _hidden(given, chosen, experts_w1, experts_w3, shared_expert_w2, attrs)
+    met = exchange(boxes, streams)
+    hidden4, shared = _hidden(given, chosen, experts_w1, experts_w3, shared_expert_w2, attrs, met)
     inter, active = experts_w1.codes.shape[1], attrs["route_active"]
     target = torch.empty_like(streams)
     tile = tile4(active * inter, dim)
@@ -84,13 +89,20 @@ def ffn(
         UNROLL=tile.unroll,
         TOKEN_FIRST=batch > 1,
         ASM=assembly(streams.device),
+        **met,
         num_warps=1,
     )
     return given.pre, target
 
 
 def _hidden(
-    given: SublayerInput, chosen: _Chosen, w1: Stacked, w3: Stacked, shared_w2: Packed, attrs: dict[str, Any]
+    given: SublayerInput,
+    chosen: _Chosen,
+    w1: Stacked,
+    w3: Stacked,
+    shared_w2: Packed,
+    attrs: dict[str, Any],
+    met: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
     """The inputs of w2 in planes4 [B, active * inter], and the shared expert's output f32 [B, D]."""
     batch, _, dim = given.normed.shape
@@ -115,6 +127,7 @@ def _hidden(
         chosen.hidden8.view(torch.int32) if batch == 1 else chosen.hidden8,
         shared,
         *given.finishing,
+        met["sequence"],
         BATCH=batch,
         A=active,
         D=dim,
@@ -131,6 +144,7 @@ def _hidden(
         ITERATIONS=given.iterations,
         KIND=language_type(given.normed.dtype),
         ASM=assembly(device),
+        SHARDS=met["SHARDS"],
         num_warps=1,
     )
     return hidden4, shared

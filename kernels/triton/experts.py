@@ -7,6 +7,7 @@ import triton.language as tl
 
 from dsv41c.kernels.triton.boundary import arrive_last, finish_mix, load_streams, put_streams
 from dsv41c.kernels.triton.common import e8m0_value, softplus, swiglu
+from dsv41c.kernels.triton.exchange import exchanged, next_exchange
 from dsv41c.kernels.triton.fragments import rows8_pair
 from dsv41c.kernels.triton.planes import (
     PLANE4_HIDDEN,
@@ -135,25 +136,27 @@ def _sort(ids, order, PAIRS: tl.constexpr):
 def hidden_rows(
     w1, w1_scale, w3, w3_scale, planes4, weights, ids, order, hidden4, limit,
     s2, s2_scale, hidden8, shared,
-    sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps,
+    sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, sequence,
     BATCH: tl.constexpr, A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, G: tl.constexpr,
     UNROLL: tl.constexpr, LIMITED: tl.constexpr, BM: tl.constexpr, T: tl.constexpr, U: tl.constexpr,
     UNROLL8: tl.constexpr, S: tl.constexpr, SLICES: tl.constexpr, ITERATIONS: tl.constexpr, KIND: tl.constexpr,
-    ASM: tl.constexpr,
+    ASM: tl.constexpr, SHARDS: tl.constexpr,
 ):  # fmt: skip
     """Grid (B + B * A * INTER + ceil(B/T) * D/BM,): the mixing of each token finished; a row of w1 and w3 of a chosen
     expert, with SwiGLU and routing weight; BM rows of w2 of the shared expert, which for T tokens take long and come
     before the chosen ones.
 
     w1, w3 int32 pointers [experts, INTER, D/8], scales uint8 [experts, INTER, D/32]; hidden4: planes4 [B, A * INTER];
-    shared f32 [B, D], rounded. For more than one token pairs come by expert (`order`), so that one read a second time
-    is in the L2 cache still.
+    shared f32 [B, D], rounded unless it is the part of one of several SHARDS, for whom the exchange that ends the
+    sublayer is counted. For more than one token pairs come by expert (`order`), so that one read a second time is in
+    the L2 cache still.
     """
     program = tl.program_id(0)
     SHARED: tl.constexpr = 0 if T == 1 else (BATCH + T - 1) // T * (D // BM)
     routed = program - BATCH - SHARED
     if program < BATCH:
         finish_mix(program, sums, mix_scale, mix_base, pre, post, comb, mix_norm_eps, mix_eps, D, S, SLICES, ITERATIONS)
+        next_exchange(sequence, program == 0, SHARDS)
     elif (routed >= 0) & (routed < BATCH * A * INTER):
         slot = routed // INTER
         row = routed % INTER
@@ -173,7 +176,7 @@ def hidden_rows(
         out = rows8(s2, s2_scale, own, INTER, BATCH - token, first, D, INTER, BM, T, U, UNROLL8, ASM)
         tokens = tl.minimum(token + tl.arange(0, T), BATCH - 1)[None, :]
         place = tokens * D + first + tl.arange(0, BM)[:, None]
-        tl.store(shared + place, out.to(KIND).to(tl.float32))
+        tl.store(shared + place, out if SHARDS > 1 else out.to(KIND).to(tl.float32))
 
 
 @triton.jit
@@ -219,11 +222,13 @@ def _routed(
 
 @triton.jit
 def down_rows(
-    w2, w2_scale, hidden4, ids, shared, streams, post, comb, target,
+    w2, w2_scale, hidden4, ids, shared, streams, post, comb, target, addresses, sequence,
     A: tl.constexpr, D: tl.constexpr, INTER: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, G: tl.constexpr,
     UNROLL: tl.constexpr, TOKEN_FIRST: tl.constexpr, ASM: tl.constexpr,
+    RANK: tl.constexpr, SHARDS: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """BM rows of w2 of every chosen expert, summed, and with the shared expert's put onto the streams: [B, S, D].
+    """BM rows of w2 of every chosen expert, summed, over all SHARDS too (`exchanged`), and with the shared expert's put
+    onto the streams: [B, S, D].
 
     Grid (D/BM, B), or with TOKEN_FIRST (B, D/BM), so that tokens with one expert find its rows in the cache.
     """
@@ -256,6 +261,8 @@ def down_rows(
         part = dot4(words, planes + group[None, None, :], TOTAL, inside[None, None, :], BM, G, MASKED, ASM)
         acc += part * e8m0_value(scale)[:, None, :]
     total += tl.sum(acc, 2) * (unit4(ASM) / PLANE4_HIDDEN)
+    if SHARDS > 1:
+        total = exchanged(total, tokens * D + row, addresses, sequence, RANK, SHARDS, CAPACITY)
     out = total.to(target.dtype.element_ty).to(tl.float32)
     put_streams(out, h, own_post, own_comb, target, tokens, row, row < D, D, S)
 

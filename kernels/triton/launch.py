@@ -33,6 +33,7 @@ VECTORS = 8  # that a program takes along, where there are several
 
 # Tiles by the columns of a matrix, as measured on an H200, every row from memory.
 _TILES8 = {
+    1152: Tile(4, 8, 9),
     1280: Tile(2, 16, 5),
     2304: Tile(2, 16, 9),
     4096: Tile(1, 32, 8),
@@ -40,6 +41,7 @@ _TILES8 = {
     8192: Tile(1, 32, 16),
 }
 _BATCHED8 = {
+    1152: _batched(1, 4),
     1280: _batched(1, 4),
     2304: _batched(1, 4),
     4096: _batched(4, 4),
@@ -47,7 +49,7 @@ _BATCHED8 = {
     6144: _batched(2, 2),
     8192: _batched(4, 4),
 }
-_TILES4 = {5120: Tile(1, 32, 5), 13824: Tile(1, 32, 14)}
+_TILES4 = {5120: Tile(1, 32, 5), 6912: Tile(1, 32, 7), 13824: Tile(1, 32, 14)}
 
 
 def tile8(columns: int, *counts: int, tokens: int = 1, warps: int = 32) -> Tile:

@@ -200,7 +200,12 @@ def dequantise(weight: Packed) -> Tensor:
     return out
 
 
-def grouped_output(attended: Tensor, wo_a: Packed | Tensor, wo_b: Packed | Tensor, groups: int) -> Tensor:
-    """wo_b(concat over groups of wo_a[g] heads[g]), bf16 [n, D], of attended bf16 [n, H, C]; each is rounded once."""
+def grouped_output(
+    attended: Tensor, wo_a: Packed | Tensor, wo_b: Packed | Tensor, groups: int, out_dtype: torch.dtype
+) -> Tensor:
+    """wo_b(concat over groups of wo_a[g] heads[g]), [n, D] in `out_dtype`, of attended bf16 [n, H, C].
+
+    Each product is rounded once; to f32, the second one not.
+    """
     low_rank = matmul(attended.flatten(1), wo_a, attended.dtype, groups)
-    return matmul(low_rank, wo_b, attended.dtype)
+    return matmul(low_rank, wo_b, out_dtype)

@@ -1,9 +1,12 @@
 """The fused kinds over many rows: batched kernels, a launch for each step of the way. Any B and T; bf16 only.
 
 Signatures are those of `kernels.fusion`. Weights may be packed `fp8_32x32` or floats, experts `Stacked` of `fp4_32`.
+With `meet`, which makes of every shard's part f32 [n, D] their sum in bf16, weights are those of one shard.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,6 +19,8 @@ from dsv41c.kernels.triton.epilogues import norm_rows, rope_rows, route_rows, wi
 from dsv41c.kernels.triton.grouped import add_pairs, expert_pairs, shared_hidden
 from dsv41c.kernels.triton.matmul import grouped_output, matmul
 from dsv41c.kernels.triton.mix_rows import collapse_norm_rows, expand_rows, mix_rows
+
+Meet = Callable[[Tensor], Tensor]
 
 
 def attention_input_rows(
@@ -89,6 +94,7 @@ def attention_output_rows(
     window_store_window: int,
     output_groups: int,
     output_activation_quant: str,
+    meet: Meet | None = None,
 ) -> tuple[Tensor, Tensor]:
     """window_kv, written in place behind the attention, and streams [B, T, S, D]."""
     assert output_activation_quant == "none", "inputs of linear layers stay as they are"
@@ -106,8 +112,9 @@ def attention_output_rows(
         rope_dim=attend_rope_dim,
     )
     window_kv = window_store(step, window_rows, window_kv, window=window_store_window)
-    out = grouped_output(attended.flatten(0, 1), output_wo_a, output_wo_b, output_groups)
-    return window_kv, expand_rows(out, streams, post, comb)
+    kind = query.dtype if meet is None else torch.float32
+    out = grouped_output(attended.flatten(0, 1), output_wo_a, output_wo_b, output_groups, kind)
+    return window_kv, expand_rows(out if meet is None else meet(out), streams, post, comb)
 
 
 def ffn_rows(
@@ -139,6 +146,7 @@ def ffn_rows(
     experts_activation_quant: str,
     shared_expert_limit: float,
     shared_expert_activation_quant: str,
+    meet: Meet | None = None,
 ) -> tuple[Tensor, Tensor]:
     """pre f32 [B, T, S] and streams [B, T, S, D]."""
     assert experts_activation_quant == shared_expert_activation_quant == "none", "inputs stay as they are"
@@ -155,7 +163,10 @@ def ffn_rows(
     )
     parts = expert_pairs(halves.flatten(0, 1), weights, ids, experts_w1, experts_w2, experts_w3, experts_limit)
     hidden = shared_hidden(flat, shared_expert_w1, shared_expert_w3, shared_expert_limit)
-    out = add_pairs(parts, ids, matmul(hidden, shared_expert_w2, flat.dtype))
+    if meet is None:
+        out = add_pairs(parts, ids, matmul(hidden, shared_expert_w2, flat.dtype))
+    else:
+        out = meet(add_pairs(parts, ids, None).add_(matmul(hidden, shared_expert_w2, torch.float32)))
     return next_pre, expand_rows(out, streams, post, comb)
 
 

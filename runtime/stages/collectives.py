@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic
-from dsv41c.kernels.collectives import Collectives
+from dsv41c.kernels.collectives import Collectives, Mailboxes
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.stages.alive import Watch
+from dsv41c.runtime.stages.mailboxes import open_mailboxes
 
 __all__ = ["Collectives", "GroupCollectives", "other_shards"]
 
@@ -26,6 +27,8 @@ class GroupCollectives:
     def __init__(self, group: dist.ProcessGroup | None = None, watch: Watch | None = None) -> None:
         self._group = group
         self._over = nullcontext if watch is None else watch.over
+        self._boxes: Mailboxes | None = None
+        self._boxed = 0  # values that mailboxes were asked for, 0 before that
         self.size = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
 
@@ -43,6 +46,19 @@ class GroupCollectives:
         with self._over():
             dist.all_gather(parts, x, group=self._group)
         return torch.cat(parts, dim=axis)
+
+    def mailboxes(self, values: int) -> Mailboxes | None:
+        """Mailboxes for so many values, made at the first call; None where devices do not reach each other's memory.
+
+        Raises ValueError where a later call wants more.
+        """
+        if not self._boxed:
+            with self._over():
+                self._boxes = open_mailboxes(self._group, values)
+            self._boxed = values
+        if values > self._boxed:
+            raise ValueError(f"mailboxes hold {self._boxed} values, and {values} are to be sent")
+        return self._boxes
 
 
 def other_shards(manifest: Manifest, collectives: Collectives | None) -> list[Diagnostic]:

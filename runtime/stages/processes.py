@@ -49,8 +49,10 @@ class Header:
     def of(packed: Tensor) -> Header:
         """What `packed` packed."""
         step, rows, count, failed = packed[:_NUMBERS].view(torch.int64).tolist()
+        if not failed:
+            return Header(step, rows, count)
         text = bytes(packed[_NUMBERS:].tolist()).rstrip(b"\0").decode(errors="replace")
-        return Header(step, rows, count, text if failed else None)
+        return Header(step, rows, count, text)
 
 
 class ProcessTransport:

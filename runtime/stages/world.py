@@ -73,6 +73,11 @@ def processes(environment: Mapping[str, str] = os.environ) -> int:
     return int(environment.get("WORLD_SIZE", "1"))
 
 
+def were_started(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether `torchrun`, or whoever sets its variables, started this process, be it alone."""
+    return "WORLD_SIZE" in environment
+
+
 @contextmanager
 def joined(manifest: Manifest, *, strict: bool = False) -> Iterator[World]:
     """This process among those that were started for a plan; all leave together. `strict` as for `Engine`.
@@ -86,6 +91,8 @@ def joined(manifest: Manifest, *, strict: bool = False) -> Iterator[World]:
         raise UserFault([_another_number(manifest, layout, size)])
     raise_if(not_runnable(manifest, strict=strict, only=local))
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # the collectives are small; multicast needs rights that few have
+    if shards == 1:  # what waits for a message must not take the processors of the stage's own work
+        os.environ.setdefault("NCCL_MAX_CTAS", "4")
     family = "cpu" if strict else manifest.target.family
     if family in ("cuda", "rocm"):
         torch.cuda.set_device(local)

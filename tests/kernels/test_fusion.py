@@ -54,7 +54,12 @@ def test_signatures():
             "query window_kv window_rows compress_kv? topk? streams post comb",
             "window_kv streams",
         ),
+        "attention_output_shard": (
+            "query window_kv window_rows compress_kv? topk? streams post comb",
+            "window_kv streams",
+        ),
         "ffn": ("streams pre", "pre streams"),
+        "ffn_shard": ("streams pre", "pre streams"),
         "index_candidates": ("index_query index_weight index_k", "candidates topk"),
         "index_select": ("index_query index_weight index_k candidates?", "topk"),
         "logits": ("streams pre", "logits"),
@@ -63,6 +68,8 @@ def test_signatures():
     assert entry.weights[:5] == ("mix_fn", "mix_scale", "mix_base", "norm_weight", "query_rope")
     assert entry.attrs[:5] == ("mix_iterations", "mix_eps", "mix_norm_eps", "norm_eps", "query_heads")
     assert FUSED["logits"].signature.weights == ("norm_weight", "head_head")
+    assert FUSED["ffn"].signature.optional_attrs == ()
+    assert FUSED["attention_output_shard"].signature.optional_attrs == ("output_shards",)
 
 
 def test_calls_are_ops_and_fused_kinds_and_native_ones_are_calls():

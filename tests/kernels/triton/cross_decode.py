@@ -23,6 +23,9 @@ def decode(target: str) -> list[Case]:
     vectors = f"vectors:{'*i32' if tokens == 1 else '*bf16'}"
     stored = "*fp16" if tokens == 1 else "*bf16"
 
+    shards = {"RANK": 1 if packed else 0, "SHARDS": 2 if packed else 1, "CAPACITY": 163840}
+    boxes = "addresses:*i64 sequence:*i32"
+
     def tile(units: int, warps: int, unroll: int, rows: int = 1) -> dict[str, int]:
         """For one vector units and a small unrolling; for several warps, as launches have it."""
         if tokens == 1:
@@ -72,8 +75,9 @@ def decode(target: str) -> list[Case]:
         Case(
             attention.attend_join,
             words(f"best:*fp32 weight:*fp32 value:*fp32 sink:*fp32 {turned} slots:*i64 vectors:{stored}")
-            | words(f"window_rows:*bf16 window_kv:{pool} H:i32"),
-            {"SPLITS": 4, "W": 128, "C": 512, "R": 64, "GROUP": 8, "PACKED": packed, "KIND": tl.bfloat16},
+            | words(f"window_rows:*bf16 window_kv:{pool} sequence:*i32 H:i32"),
+            {"SPLITS": 4, "W": 128, "C": 512, "R": 64, "GROUP": 8, "PACKED": packed, "KIND": tl.bfloat16}
+            | {"SHARDS": shards["SHARDS"]},
             2,
             divisible=("H",),
         ),
@@ -86,8 +90,8 @@ def decode(target: str) -> list[Case]:
         ),
         Case(
             attention.output_rows,
-            words(f"wo_b:*i32 wo_b_scale:*u8 {vectors} {streams} batch:i32"),
-            {"N": 8192, "D": 5120, "S": 4} | tile(32, 8, 2, 2) | asm,
+            words(f"wo_b:*i32 wo_b_scale:*u8 {vectors} {streams} batch:i32 {boxes}"),
+            {"N": 8192, "D": 5120, "S": 4} | tile(32, 8, 2, 2) | shards | asm,
             warps(8),
         ),
         Case(
@@ -104,8 +108,9 @@ def decode(target: str) -> list[Case]:
         Case(
             experts.hidden_rows,
             words(f"w1:*i32 w1_scale:*u8 w3:*i32 w3_scale:*u8 {routed} s2:*i32 s2_scale:*u8")
-            | words(f"hidden8:{'*i32' if tokens == 1 else '*bf16'} shared:*fp32 {sums}"),
+            | words(f"hidden8:{'*i32' if tokens == 1 else '*bf16'} shared:*fp32 {sums} sequence:*i32"),
             {"BATCH": tokens, "A": 6, "INTER": 2304, "G": 32, "LIMITED": True, "ITERATIONS": 20, "KIND": tl.bfloat16}
+            | {"SHARDS": shards["SHARDS"]}
             | tile(16, 1, 1, 2)
             | {"UNROLL8": 2 if tokens > 1 else 1}
             | mixes
@@ -114,8 +119,10 @@ def decode(target: str) -> list[Case]:
         ),
         Case(
             experts.down_rows,
-            words(f"w2:*i32 w2_scale:*u8 hidden4:*i32 ids:*i64 shared:*fp32 {streams}"),
-            {"A": 6, "D": 5120, "INTER": 2304, "S": 4, "BM": 1, "G": 32, "UNROLL": 1, "TOKEN_FIRST": tokens > 1} | asm,
+            words(f"w2:*i32 w2_scale:*u8 hidden4:*i32 ids:*i64 shared:*fp32 {streams} {boxes}"),
+            {"A": 6, "D": 5120, "INTER": 2304, "S": 4, "BM": 1, "G": 32, "UNROLL": 1, "TOKEN_FIRST": tokens > 1}
+            | shards
+            | asm,
             1,
         ),
         Case(

@@ -29,6 +29,8 @@ BEHIND = {
     "attention_input": (decode_attention.attention_input, prefill_fused.attention_input_rows),
     "attention_output": (decode_attention.attention_output, prefill_fused.attention_output_rows),
     "ffn": (decode_ffn.ffn, prefill_fused.ffn_rows),
+    "attention_output_shard": (),
+    "ffn_shard": (),
     "logits": (decode_ffn.logits, prefill_fused.logits_rows),
 }
 
