@@ -34,7 +34,7 @@ compile() {  # NAME, changes
   "$python" -m dsv41c compile "$spec" -o "$view/$name" "${sets[@]}" "$@" >/dev/null 2>&1
 }
 bench() {  # NAME, PROCESSES (0: this one, without torchrun), RESULT, options
-  local name=$1 count=$2 result=$3 start=("$python" -m)
+  local name=$1 count=$2 result=$3 start=(timeout 150 "$python" -m)
   shift 3
   [ "$count" = 0 ] || start+=(torch.distributed.run --standalone --nproc-per-node "$count" -m)
   echo "== $result"
