@@ -47,6 +47,7 @@ def call_part(
     given: Mapping[str, object],
     made: Mapping[tuple[str, str], object],
 ) -> Any:
+    """Call the kernel of an op that a fused kind covers. Its `op` tells from a traceback which one failed."""
     entry = OPS[op]
 
     def read(port: str) -> object:

@@ -133,8 +133,9 @@ def _of_work(code: str, error: Exception, where: Where) -> Diagnostic:
 def _since(where: Where, last: RegionEntry) -> Iterable[str]:
     """What a device error may come from: a device tells of it at some later call."""
     first = where.unknown[0] if where.unknown else last
-    earlier = where.begun and where.begun[0] is not where.rows
-    of = f" of an earlier step ({sessions(where.begun[0])})" if earlier else ""
+    whose = sessions(where.begun[0] if where.begun else where.rows)
+    earlier = whose != sessions(where.rows)
+    of = f" of an earlier step ({whose})" if earlier else ""
     one = first.id == last.id and not earlier
     range_ = f"in `{first.id}`" if one else f"somewhere from `{first.id}`{of} to `{last.id}`"
     yield f"devices tell of an error late: it was made {range_}, which is since the device was last known to be well"
