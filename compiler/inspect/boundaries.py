@@ -48,12 +48,13 @@ def _value(manifest: Manifest, move: TransferEntry) -> dict[str, Any]:
 
 def _producer(manifest: Manifest, value: str) -> str | None:
     """The op that made a value in the first place, whatever carried it since; None where it came from outside."""
-    ops = {op.id: op for op in manifest.ops}
-    producers = {entry.id: entry.producer for entry in manifest.values}
-    producer = producers[value]
-    while producer is not None and ops[producer].kind in CARRIERS:
-        producer = producers[ops[producer].reads["value"]]
-    return producer
+    writers = {written: op for op in manifest.ops for written in op.writes.values()}
+    for _ in manifest.stages:  # it was carried over fewer boundaries than there are stages
+        op = writers.get(value)
+        if op is None or op.kind not in CARRIERS:
+            return op.id if op is not None else None
+        value = op.reads["value"]
+    return None
 
 
 def overview(manifest: Manifest) -> Iterator[str]:

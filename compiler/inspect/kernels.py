@@ -31,7 +31,7 @@ def data(manifest: Manifest) -> list[dict[str, Any]]:
     found = []
     for entry in manifest.kernels:
         kind = entry.kernel.partition(".")[2]
-        served = [ops[op] for op in entry.ops]
+        served = [ops[op] for op in entry.ops if op in ops]
         found.append(
             {
                 "kernel": entry.kernel,

@@ -16,32 +16,47 @@ from dsv41c.words import layers, ranges, size
 
 def data(manifest: Manifest) -> dict[str, Any]:
     """Every pool of session state, the values of a step, both with who makes and reads them, and totals by kind."""
-    ops = {op.id: op for op in manifest.ops}
-    held = [_pool(manifest, pool, ops) for pool in pools(manifest)]
-    step = [_value(value, ops) for value in manifest.values if value.scope == "step"]
+    ends = _Ends(manifest)
+    held = [_pool(manifest, pool, ends) for pool in pools(manifest)]
+    step = [
+        {**_entry(value, [value], ends), "bytes_per_token": value.bytes}
+        for value in manifest.values
+        if value.scope == "step"
+    ]
     return {"kinds": [*_held_kinds(held), *_step_kinds(step)], "held": held, "step": step}
 
 
-def _pool(manifest: Manifest, pool: ValueEntry, ops: dict[str, OpEntry]) -> dict[str, Any]:
+class _Ends:
+    """The ops that write and that read each value, by its id."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.writers: dict[str, list[OpEntry]] = defaultdict(list)
+        self.readers: dict[str, list[OpEntry]] = defaultdict(list)
+        for op in manifest.ops:
+            for value in op.writes.values():
+                self.writers[value].append(op)
+            for value in op.reads.values():
+                self.readers[value].append(op)
+
+
+def _pool(manifest: Manifest, pool: ValueEntry, ends: _Ends) -> dict[str, Any]:
     versions = [value for value in manifest.values if pool.id in (value.id, value.storage)]
-    writers = [ops[value.producer] for value in versions if value.producer is not None]
     group = ratios(manifest).get(pool.id)
     row = prod(int(width) for width in pool.shape[1:]) * DTYPE_BYTES[pool.dtype]
     return {
-        **_entry(pool, writers, [ops[reader] for value in versions for reader in value.readers]),
-        "mirror": any(op.kind in CARRIERS for op in writers),
+        **_entry(pool, versions, ends),
+        "mirror": any(op.kind in CARRIERS for value in versions for op in ends.writers[value.id]),
         "bytes_per_token": row / group if group is not None else 0,
         "bytes_per_session": pool.bytes,
         "bytes": pool.bytes * slots(manifest),
     }
 
 
-def _value(value: ValueEntry, ops: dict[str, OpEntry]) -> dict[str, Any]:
-    writers = [ops[value.producer]] if value.producer is not None else []
-    return {**_entry(value, writers, [ops[reader] for reader in value.readers]), "bytes_per_token": value.bytes}
-
-
-def _entry(value: ValueEntry, writers: Iterable[OpEntry], readers: Iterable[OpEntry]) -> dict[str, Any]:
+def _entry(value: ValueEntry, versions: Iterable[ValueEntry], ends: _Ends) -> dict[str, Any]:
+    made, read = (
+        list(dict.fromkeys(op.id for version in versions for op in side[version.id]))
+        for side in (ends.writers, ends.readers)
+    )
     return {
         "id": value.id,
         "kind": value.kind,
@@ -50,8 +65,8 @@ def _entry(value: ValueEntry, writers: Iterable[OpEntry], readers: Iterable[OpEn
         "dtype": value.dtype,
         "stage": value.stage,
         "device": value.device,
-        "producers": [op.id for op in writers],
-        "readers": list(dict.fromkeys(op.id for op in readers)),
+        "producers": made,
+        "readers": read,
     }
 
 
@@ -135,11 +150,11 @@ def lines(manifest: Manifest) -> Iterator[str]:
     ops = {op.id: op for op in manifest.ops}
     yield from overview(manifest)
     yield ""
-    rows = [(pool["id"], *_form(pool), *_sizes(pool)[:2], _ends(ops, pool)) for pool in found["held"]]
+    rows = [(pool["id"], *_form(pool), *_sizes(pool)[:2], _told(ops, pool)) for pool in found["held"]]
     yield from table("state held", ("on", "shape", ">a token", ">a session", "made by -> read by"), rows)
     yield ""
     values = [
-        (value["id"], *_form(value), f"{value['bytes_per_token']:,} B", _ends(ops, value))
+        (value["id"], *_form(value), f"{value['bytes_per_token']:,} B", _told(ops, value))
         for value in found["step"]
         if value["kind"] != "temporary"
     ]
@@ -152,7 +167,7 @@ def _form(value: dict[str, Any]) -> tuple[str, str]:
     return value["device"], f"{value['dtype']} [{', '.join(map(str, value['shape']))}]"
 
 
-def _ends(ops: dict[str, OpEntry], value: dict[str, Any]) -> str:
+def _told(ops: dict[str, OpEntry], value: dict[str, Any]) -> str:
     made, read = ([ops[op] for op in value[key]] for key in ("producers", "readers"))
     carried = [op.kind for op in made if op.kind in CARRIERS]
     return f"{', '.join(carried) or _ops(made) or 'fed'} -> {_ops(read) or 'nobody'}"

@@ -36,8 +36,9 @@ _SUMS = ("tensors", "parameters", "bytes", "kept_bytes")
 
 
 def group_of(role: str) -> str:
-    """The group of a role of the catalogue."""
-    return next(group for group, starts in _GROUPS.items() if role.startswith(starts))
+    """The group of a role: `other` where the catalogue has no such role."""
+    known = role in WEIGHT_ROLES
+    return next(group for group, starts in _GROUPS.items() if role.startswith(starts)) if known else "other"
 
 
 def data(manifest: Manifest) -> dict[str, Any]:
@@ -61,8 +62,8 @@ def _alike(manifest: Manifest) -> list[list[WeightEntry]]:
     found: dict[tuple[object, ...], list[WeightEntry]] = defaultdict(list)
     for weight in manifest.weights:
         found[weight.role, *weight.shape, weight.count, weight.stored, *weight.accepted, weight.dtype].append(weight)
-    order = list(WEIGHT_ROLES)
-    return sorted(found.values(), key=lambda alike: order.index(alike[0].role))
+    order = {role: number for number, role in enumerate(WEIGHT_ROLES)}
+    return sorted(found.values(), key=lambda alike: order.get(alike[0].role, len(order)))
 
 
 def _role(alike: Sequence[WeightEntry], *, tables_kept: bool) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def _role(alike: Sequence[WeightEntry], *, tables_kept: bool) -> dict[str, Any]:
     return {
         "role": one.role,
         "group": group_of(one.role),
-        "name": WEIGHT_ROLES[one.role].name,
+        "name": WEIGHT_ROLES[one.role].name if one.role in WEIGHT_ROLES else one.name,
         "layers": sorted(weight.layer for weight in alike if weight.layer is not None),
         "shape": one.shape,
         "stored": one.stored,

@@ -260,6 +260,33 @@ def test_a_manifest_of_anybody(run: Run, written: Path, options: tuple[str, ...]
     assert "\x1b" not in ran.out and (options or "to\\x1b[31my\\u202e for cuda" in ran.out)
 
 
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("weights", "role", "nobody's"),
+        ("values", "producer", "nobody"),
+        ("values", "readers", ["nobody"]),
+        ("kernels", "ops", ["nobody"]),
+        ("kernels", "kernel", "nothing"),
+        ("transfers", "readers", ["nobody"]),
+        ("stages", "file", "elsewhere.py"),
+        ("weights", "shape", []),
+        ("values", "shape", []),
+        ("regions", "ops", []),
+    ],
+)
+def test_names_of_nothing(run: Run, written: Path, part: str, key: str, value: object) -> None:
+    """What the checks of manifests let through is shown; the rest is a finding."""
+    path = written / "manifest.json"
+    data = json.loads(path.read_text())
+    data[part][-1][key] = value
+    path.write_text(json.dumps(data))
+    for options in ((), ("--json",), *((f"--{section}",) for section in command.SECTIONS)):
+        ran = run("inspect", "plan", *options)
+        assert ran.code in (0, 1)
+        assert bool(ran.code) is ("DSV8" in ran.out + ran.err)
+
+
 def test_a_plan_of_minor_version_0(run: Run, written: Path) -> None:
     """It has no memory, no calls and no buffers: they follow from the rest."""
     path = written / "manifest.json"
