@@ -1,4 +1,4 @@
-"""`explain`: what a code means and how to get out, or the list of all codes."""
+"""`explain`: what a code means and how to get out, the list of all codes, or what an editor wants to know of specs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from argparse import Namespace
 from dataclasses import asdict
 from difflib import get_close_matches
+from importlib import resources
 from textwrap import indent
 
 from dsv41c.codes import TABLE, Code
@@ -14,7 +15,12 @@ from dsv41c.compiler.cli.parsing import UsageError
 
 
 def work(arguments: Namespace, console: Console) -> int:
-    """Print one code's page, or the list."""
+    """Print one code's page, the list, or the schema."""
+    if arguments.schema:
+        if arguments.code is not None:
+            raise UsageError("`--schema` goes without a code")
+        console.result((resources.files("dsv41c.specs") / "spec.schema.json").read_text(encoding="utf-8"))
+        return 0
     if arguments.code is None:
         console.result(_list_json() if arguments.json else _list())
         return 0

@@ -255,7 +255,9 @@ def _bench(parser: argparse.ArgumentParser) -> None:
 
 def _explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", metavar="CODE", nargs="?", help="a code such as DSV301; without it, all are listed")
-    _json(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the result, or what is wrong, as JSON")
+    form.add_argument("--schema", action="store_true", help="print the JSON Schema of specs, for editors")
 
 
 def _targets(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """The JSON Schema of specs, for editors: completion and hints while typing. The tool itself validates by the models.
 
-It accepts what the tool accepts: aliases, the compact ratio map, and partial sections where `extends` fills the rest.
+It keeps to draft 7, which every editor reads, and accepts what the tool accepts: aliases, the compact ratio map, and
+partial sections where `extends` fills the rest. `dsv41c explain --schema` prints it.
 `python -m dsv41c.compiler.spec.json_schema > specs/spec.schema.json` writes it; a test keeps the file fresh.
 """
 
@@ -14,6 +15,7 @@ from dsv41c.compiler.spec.models import FORMAT, OPTIONAL_SECTIONS, SECTIONS, Spe
 
 # Fields the models require because normalisation fills them in.
 _FILLED = {"placement": {"layer_ends"}, "runtime": {"max_context", "max_sessions", "prefill_chunk", "decode_buckets"}}
+_INNER = {"rope.yarn": "Yarn", "runtime.capture": "CaptureEvery"}  # models of maps within a section
 _NULLABLE = {"layers": ("candidate_source_layer", "engram_layers", "reads")}
 
 
@@ -28,19 +30,25 @@ def spec_schema() -> dict[str, Any]:
         _ratio_map(definition)
     yarn = definitions["Yarn"]
     yarn_required = _loosen(yarn, "rope.yarn")
+    places = {**{name: model.__name__ for name, model in SECTIONS.items()}, **_INNER}
+    for place, model_name in places.items():
+        _title(definitions[model_name], place)
     properties = whole["properties"]
     for name in SECTIONS:
         properties[name] = {"$ref": f"#/$defs/{SECTIONS[name].__name__}"}
         if name in OPTIONAL_SECTIONS:
             properties[name] = {"anyOf": [properties[name], {"type": "null"}]}
+        properties[name]["description"] = definitions[SECTIONS[name].__name__]["description"]
     properties["extends"] = {
         "description": "Shipped spec, or file beside this one, to start from; maps merge, lists are replaced.",
         "type": "string",
     }
+    for name, item in properties.items():
+        item["title"] = name
     overlay = {name: {"allOf": rules} for name, rules in required.items() if rules}
     overlay["rope"] = {"allOf": [*required["rope"], {"properties": {"yarn": {"allOf": yarn_required}}}]}
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": "http://json-schema.org/draft-07/schema#",
         "title": FORMAT,
         "description": (Spec.__doc__ or "").strip(),
         "type": "object",
@@ -55,6 +63,13 @@ def spec_schema() -> dict[str, Any]:
     }
 
 
+def _title(definition: dict[str, Any], place: str) -> None:
+    """Title a definition and its properties by where they stand, which editors show as a heading."""
+    definition["title"] = place
+    for key, item in definition["properties"].items():
+        item["title"] = f"{place}.{ALIASES.get(place, {}).get(key, key)}"
+
+
 def to_text() -> str:
     """The schema as the text of its file."""
     return json.dumps(spec_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -66,7 +81,10 @@ def _loosen(definition: dict[str, Any], section: str) -> list[Any]:
     spellings: dict[str, list[str]] = {key: [key] for key in properties}
     for alias, key in ALIASES.get(section, {}).items():
         spellings[key].append(alias)
-        properties[alias] = {**properties[key], "description": f"Other spelling of `{key}`."}
+        properties[alias] = {
+            **properties[key],
+            "description": f"Other spelling of `{key}`: {properties[key]['description']}",
+        }
     for key in _NULLABLE.get(section, ()):
         for spelling in spellings[key]:
             described = properties[spelling].pop("description", "")

@@ -363,3 +363,9 @@ def test_output_that_the_terminal_cannot_spell(tmp_path: Path):
     ran = process("explain", cwd=tmp_path, PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
     assert ran.returncode == 0
     assert "Traceback" not in ran.stderr
+
+
+def test_the_schema_for_editors(run: Run):
+    ran = run("explain", "--schema")
+    assert ran.code == 0 and json.loads(ran.out)["title"] == "dsv41c.spec/1"
+    assert run("explain", "DSV301", "--schema").code == 2

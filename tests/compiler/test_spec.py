@@ -366,7 +366,7 @@ def test_schema_file_is_fresh() -> None:
 
 
 def test_schema_accepts_what_the_tool_accepts(toy: dict[str, Any]) -> None:
-    validator = jsonschema.Draft202012Validator(spec_schema())
+    validator = jsonschema.Draft7Validator(spec_schema())
     validator.validate(toy)
     validator.validate({"extends": "toy", "layers": {"kv_source_layer_ids": [2, 5], "reads": {"4": {"topk": 2}}}})
     validator.validate({"extends": "toy", "engram": None, "layers": {"engram_layers": None}, "runtime": {}})
@@ -381,7 +381,7 @@ def test_schema_accepts_what_the_tool_accepts(toy: dict[str, Any]) -> None:
 
 def test_schema_refuses_and_describes(toy: dict[str, Any]) -> None:
     schema = spec_schema()
-    validator = jsonschema.Draft202012Validator(schema)
+    validator = jsonschema.Draft7Validator(schema)
     for change in ({"dimm": 2}, {"dim": "x"}, {"dim": 0}):
         assert not validator.is_valid({"extends": "toy", "model": change})
     del toy["model"]["dim"]
@@ -389,6 +389,10 @@ def test_schema_refuses_and_describes(toy: dict[str, Any]) -> None:
     for name, definition in schema["$defs"].items():
         assert definition["description"], name
         assert all(item["description"] for item in definition["properties"].values()), name
+    assert all(item["description"] for item in schema["properties"].values())
+    layers = schema["$defs"]["Layers"]["properties"]
+    assert layers["kv_source_layer_ids"]["title"] == layers["kv_source_layers"]["title"] == "layers.kv_source_layers"
+    jsonschema.Draft7Validator.check_schema(schema)
 
 
 _VALUES = st.none() | st.booleans() | st.integers(-3, 70) | st.floats(-2, 2) | st.text(max_size=5)
