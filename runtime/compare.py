@@ -9,14 +9,16 @@ compared with what was sent, and a mirror with the rows of its source.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, UserFault
+from dsv41c.kernels.catalog import CARRIERS
 from dsv41c.kernels.step import Step
 from dsv41c.runtime.engine import Engine
+from dsv41c.runtime.manifest import OpEntry
 from dsv41c.runtime.recording import Recording, Trace
 from dsv41c.runtime.reference import ReferenceExecutor, unknown_value
 from dsv41c.runtime.session import Session
@@ -51,13 +53,26 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """What was compared in a layer: the value that is farthest, how many values there were, how many out of bound."""
+
+    farthest: Difference
+    values: int
+    outside: int
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was compared: the first value outside its bound if any, the largest distance in bound, and the counts."""
+    """What was compared: the first value outside its bound if any, the largest distance in bound, and the counts.
+
+    `layers` has each layer by its number, and `embed` and `head`; what crosses between stages is in none.
+    """
 
     first: Difference | None
     worst: Difference | None
     values: int
     steps: int
+    layers: Mapping[str, Layer] = field(default_factory=dict)
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
@@ -83,6 +98,8 @@ class Comparer:
         self.worst: Difference | None = None
         self.values = 0
         self.steps = 0
+        self.layers: dict[str, Layer] = {}
+        self._layer_of = {value: _layer(op) for op in manifest.ops for value in op.writes.values()}
 
     def feed(self, session: Session, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
         """Feed tokens as one step, as `Session.feed` does with `all_logits`, and compare it. `trace` is added to."""
@@ -99,7 +116,7 @@ class Comparer:
 
     def result(self) -> Comparison:
         """What was found so far."""
-        return Comparison(self.first, self.worst, self.values, self.steps)
+        return Comparison(self.first, self.worst, self.values, self.steps, dict(self.layers))
 
     def _compare(self, recording: Recording, slot: int, ids: list[int], start: int, width: int) -> None:
         """Run the reference region by region from the recording's values, and compare what each op writes."""
@@ -154,10 +171,20 @@ class Comparer:
         differing = forms if forms[0] != forms[1] else None
         difference = Difference(value, self.steps, positions, distance(got, expected), bound, differing)
         self.values += 1
+        self._count(difference)
         if not difference.inside:
             self.first = self.first or difference
         elif self.worst is None or difference.distance > self.worst.distance:
             self.worst = difference
+
+    def _count(self, difference: Difference) -> None:
+        name = self._layer_of[difference.value]
+        if name is None:
+            return
+        known = self.layers.get(name, Layer(difference, 0, 0))
+        # Not `max`: a NaN is farther than anything.
+        farther = difference if not difference.distance <= known.farthest.distance else known.farthest
+        self.layers[name] = Layer(farther, known.values + 1, known.outside + (not difference.inside))
 
 
 def distance(got: Tensor, expected: Tensor) -> float:
@@ -176,6 +203,15 @@ def distance(got: Tensor, expected: Tensor) -> float:
     finite = reference[reference.isfinite()].abs()
     scale = max(1.0, finite.max().item()) if finite.numel() else 1.0
     return torch.nan_to_num(apart, nan=float("inf"), posinf=float("inf")).max().item() / scale
+
+
+def _layer(op: OpEntry) -> str | None:
+    """The layer that an op is of, or the end of the model; None for what carries values between stages."""
+    if op.kind in CARRIERS:
+        return None
+    if op.layer is not None:
+        return str(op.layer)
+    return "embed" if op.kind in ("embed", "engram_ids") else "head"
 
 
 def _form(tensor: Tensor) -> str:

@@ -20,7 +20,7 @@ from dsv41c.compiler.cli.parsing import UsageError
 from dsv41c.words import counted
 
 if TYPE_CHECKING:
-    from dsv41c.runtime.compare import Comparison
+    from dsv41c.runtime.compare import Comparison, Layer
     from dsv41c.runtime.run import Prompt, RunOptions, RunResult
 
 FORMAT = "dsv41c.run/1.0"
@@ -176,8 +176,16 @@ def _data(result: RunResult) -> dict[str, object]:
             "values": result.comparison.values,
             "steps": result.comparison.steps,
             "first_outside": outside,
+            "layers": {name: _layer(layer) for name, layer in result.comparison.layers.items()},
         }
     return data
+
+
+def _layer(layer: Layer) -> dict[str, object]:
+    """A layer of a comparison; the distance is null where nothing can be measured: another shape, or no number."""
+    far = layer.farthest
+    known = far.distance if isfinite(far.distance) else None
+    return {"distance": known, "value": far.value, "values": layer.values, "outside": layer.outside}
 
 
 def _speeds(result: RunResult) -> str:
