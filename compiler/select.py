@@ -87,14 +87,26 @@ def select(graph: Graph, expression: str, devices: Sequence[str] = ()) -> Select
 
     Raises `UserFault` with DSV150 (not of this grammar) and DSV151 (names nothing) for every bad item.
     """
+    return select_each([(graph, devices)], expression)[0]
+
+
+def select_each(sides: Sequence[tuple[Graph, Sequence[str]]], expression: str) -> tuple[Selection, ...]:
+    """What an expression selects in each of several graphs. An item has to name something in one of them at least.
+
+    Raises `UserFault` as `select` does; what names nothing anywhere is told of the first graph.
+    """
     faults: list[Diagnostic] = []
-    parts: list[Part] = []
-    for item in _items(expression, faults):
-        ops, values = _atom(graph, item, devices, faults)
-        parts.append(_part(graph, item, ops, values))
+    items = _items(expression, faults)
+    parts: list[list[Part]] = [[] for _ in sides]
+    for item in items:
+        unknown: list[Diagnostic] = []
+        for own, (graph, devices) in zip(parts, sides, strict=True):
+            ops, values = _atom(graph, item, devices, unknown)
+            own.append(_part(graph, item, ops, values))
+        faults += unknown[:1] if len(unknown) == len(sides) else ()
     if faults:
         raise UserFault(faults)
-    return Selection(tuple(parts))
+    return tuple(Selection(tuple(own)) for own in parts)
 
 
 # --- the grammar ------------------------------------------------------------------------------------------------------

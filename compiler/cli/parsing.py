@@ -173,7 +173,32 @@ def _graph(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--level",
         choices=("layer", "op"),
-        help="a node a layer, or every op and value (default: layer for dot and mermaid, op for text and json)",
+        help="layers, or every op and value (default: op for text and json, layer for the others)",
+    )
+    parser.add_argument(
+        "--focus",
+        metavar="THING",
+        help="begin with a layer, a value or an op (html, svg); in other formats, draw what is around it",
+    )
+    parser.add_argument(
+        "--depth",
+        metavar="N",
+        type=count,
+        help="draw only what is within N steps of --focus or --select, upstream and downstream (default: all in html "
+        "and svg, 1 around a --focus elsewhere)",
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="OTHER",
+        help="what is different from OTHER (a spec, as it stands, or a plan): added, removed, moved, re-sourced, "
+        "changed; for text, json, html and svg",
+    )
+    parser.add_argument(
+        "--overlay",
+        metavar="FILE",
+        type=path,
+        help="colour layers by the numbers in a JSON file, of `run --compare reference --json` or of `bench --json`, "
+        "or by `bytes`, what they take; for html and svg",
     )
     parser.add_argument("--hide", metavar="KINDS", type=kinds, default=(), help="leave out states of these kinds")
     parser.add_argument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from dsv41c.compiler.draw.picture import Arrow, Node, Picture
+from dsv41c.compiler.draw.words import spelled
 from dsv41c.compiler.ir import Graph
 from dsv41c.compiler.select import Selection
 
@@ -30,7 +31,7 @@ def draw(picture: Picture, graph: Graph, selection: Selection | None) -> str:
         "nodes": [_node(node, graph) for node in picture.nodes],
         "edges": [_edge(arrow) for arrow in picture.arrows],
     }
-    return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return spelled(json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False), "\n") + "\n"
 
 
 def _node(node: Node, graph: Graph) -> dict[str, object]:

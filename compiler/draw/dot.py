@@ -28,16 +28,17 @@ def _clusters(picture: Picture) -> list[str]:
     for stage in sorted({node.stage for node in picture.nodes}):
         device = picture.devices[stage] if stage < len(picture.devices) else "unplaced"
         lines += [f"  subgraph cluster_{stage} {{", f"    label={quoted(f'stage {stage} on {device}')};"]
-        lines += [f"    {_node(node)}" for node in picture.nodes if node.stage == stage]
+        lines += [f"    {_node(node, strong=picture.focused(node))}" for node in picture.nodes if node.stage == stage]
         lines += ["  }"]
     return lines
 
 
-def _node(node: Node) -> str:
+def _node(node: Node, *, strong: bool) -> str:
     if node.shape == "value":
         style = f"shape={shape(node.kind)}, color={quoted(colour(node.kind))}"
     else:
         style = f"shape=box, color={quoted(INK)}"
+    style += ", penwidth=3" if strong else ""
     return f"{quoted(node.id)} [label={quoted(node.label)}, {style}, tooltip={quoted(str(node.span))}];"
 
 

@@ -24,6 +24,7 @@ def draw(picture: Picture) -> str:
         if staged:
             lines.append("  end")
     lines += [_arrow(arrow, names) for arrow in picture.arrows]
+    lines += [f"  style {names[node.id]} stroke-width:4px" for node in picture.nodes if picture.focused(node)]
     lines += _arrow_colours(picture)
     return "\n".join(lines) + "\n"
 

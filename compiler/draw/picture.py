@@ -53,6 +53,11 @@ class Picture:
     nodes: tuple[Node, ...]
     arrows: tuple[Arrow, ...]
     remarks: tuple[str, ...] = ()
+    focus: str | None = None  # the row or state to look at first
+
+    def focused(self, node: Node) -> bool:
+        """Whether a node is the one to look at first."""
+        return self.focus is not None and self.focus == (node.label if node.shape != "layer" else node.id)
 
 
 def picture(
@@ -141,7 +146,7 @@ def details_of(ops: Sequence[Op]) -> str:
     details = [f"ratio {ratio}" if ratio else "window only" for ratio in sorted(ratios)]
     details += ["engram"] if any(op.kind == "engram_gate" for op in ops) else []
     meeting = [int(op.attr("bytes_per_token")) for op in ops if op.kind in COLLECTIVES]
-    details += [f"{counted(len(meeting), 'collective')}, {sum(meeting):,} bytes a token"] if meeting else []
+    details += [f"{counted(len(meeting), 'collective')} ({sum(meeting):,} bytes a token)"] if meeting else []
     return ", ".join(details)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsv41c.compiler.draw.picture import Arrow, Picture
-from dsv41c.compiler.draw.words import escaped
+from dsv41c.compiler.draw.words import escaped, spelled
 from dsv41c.compiler.ir import Graph
 from dsv41c.compiler.select import Selection
 
@@ -11,7 +11,7 @@ from dsv41c.compiler.select import Selection
 def draw_ops(graph: Graph, selection: Selection | None, remarks: tuple[str, ...]) -> str:
     """The graph, or its selected ops and values, in the form that `ir.parse` reads back."""
     shown = graph if selection is None else selection.subgraph(graph)
-    return "".join(f"# {escaped(remark)}\n" for remark in remarks) + str(shown)
+    return "".join(f"# {escaped(remark)}\n" for remark in remarks) + spelled(str(shown), "\n")
 
 
 def draw_layers(picture: Picture) -> str:
@@ -19,13 +19,13 @@ def draw_layers(picture: Picture) -> str:
     arriving: dict[str, list[Arrow]] = {}
     for arrow in picture.arrows:
         arriving.setdefault(arrow.target, []).append(arrow)
-    lines = [f"# {escaped(remark)}" for remark in picture.remarks]
+    lines = [f"# {remark}" for remark in picture.remarks]
     width = max((len(_title(node.label)) for node in picture.nodes), default=0)
     for node in picture.nodes:
         values = [value for arrow in arriving.get(node.id, ()) for value in arrow.values]
         reads = f"reads {', '.join(values)}" if values else ""
         lines.append(f"{_title(node.label):{width}}  {reads}".rstrip())
-    return "\n".join(lines) + "\n"
+    return "\n".join(escaped(line) for line in lines) + "\n"
 
 
 def _title(label: str) -> str:

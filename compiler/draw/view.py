@@ -1,23 +1,18 @@
-"""What the viewer shows, as data: rows (layers), states (values and their copies), arcs (who reads what).
+"""What the viewer shows, as data: rows (layers or ops), states (values and their copies), arcs (who reads what).
 
 Rows and the boundaries between stages are `items`, in the order in which they are drawn from top to bottom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from dsv41c.compiler.draw.picture import details_of, group_of, layer_span, shown_groups
-from dsv41c.compiler.draw.words import value_sentence
-from dsv41c.compiler.ir import Graph, Op, Value
-from dsv41c.compiler.layer_map import SHARED_KINDS
-from dsv41c.compiler.select import Selection, original, readers
-from dsv41c.kernels.catalog import CARRIERS
-from dsv41c.words import layers
+from dsv41c.compiler.draw.picture import Level
 
-MOST = 200  # characters of a line of the spec
 IMPLIED = ("streams", "pre")  # they go from each layer to the next
+Kind = Literal["added", "removed", "moved", "re-sourced", "changed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A value. `origin` is the value that it is a copy of, else itself; rows and readers count copies as one."""
+    """A value. `origin` is the value that it is a copy of, else itself; rows and readers count copies as one.
+
+    Of two graphs in one picture, `changes` says how it differs, and `was` pairs what differs with what it was before.
+    """
 
     id: str
     kind: str
@@ -55,14 +53,17 @@ class State:
     bytes_per_session: int | None
     crossing_bytes: float | None
     span: str
+    changes: tuple[Kind, ...] = ()
+    was: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A row (a layer, the entry, the exit), or with `row` false the boundary in front of a stage.
+    """A row (a layer, an op, the entry, the exit), or with `row` false the boundary in front of a stage.
 
-    `makes` are values that other rows read, and what a layer is the source of; `fold` numbers the run of equal layers
-    that it is in, if any.
+    `makes` are values that other rows read, and what a layer is the source of; `fold` numbers the run of equal layers,
+    or the layer with its ops, that it is in, if any; an op of a layer has that as its `parent`. `changes` and `was` as
+    those of a state; `from_column` is where a moved row was.
     """
 
     id: str
@@ -79,6 +80,10 @@ class Item:
     kernels: tuple[str, ...] = ()
     span: str = ""
     fold: int | None = None
+    parent: str | None = None
+    changes: tuple[Kind, ...] = ()
+    was: tuple[tuple[str, str], ...] = ()
+    from_column: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +98,52 @@ class Arc:
     crossing: bool
     implied: bool
     arrives: str
+    change: Kind | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Consecutive equal layers, by their items' positions."""
+    """Consecutive equal layers, or a layer and its ops, by their items' positions."""
 
     label: str
     first: int
     last: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A difference, in words, with the rows and states to jump to. `before` is None of what was added, `after` of what
+    was removed."""
+
+    kind: Kind
+    what: str
+    field: str
+    before: str | None
+    after: str | None
+    sentence: str
+    rows: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Numbers to colour rows by: pairs of a row and a finite number."""
+
+    name: str
+    unit: str
+    numbers: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that the page holds, before it has positions."""
+    """Everything that the page holds, before it has positions.
+
+    `focus` is the row or state that it opens with. Of two graphs, `after` and `before` are what each is called.
+    """
 
     name: str
+    level: Level
     columns: tuple[str, ...]
     items: tuple[Item, ...]
     states: tuple[State, ...]
@@ -116,228 +151,14 @@ class View:
     folds: tuple[Fold, ...]
     remarks: tuple[str, ...]
     lines: tuple[tuple[str, str], ...]  # `FILE:LINE` of the places above, with the text that is there
-
-
-def view(
-    graph: Graph,
-    devices: Sequence[str],
-    facts: Facts,
-    selection: Selection | None = None,
-    hidden: Collection[str] = (),
-    remarks: Sequence[str] = (),
-) -> View:
-    """The view of a graph or of a selection of it; reads of values of the `hidden` kinds are left out."""
-    return _Builder(graph, devices, facts, selection, frozenset(hidden)).view(tuple(remarks))
-
-
-class _Builder:
-    """Puts a view together; `at` finds the position of a row, or of the boundary in front of a stage."""
-
-    def __init__(
-        self, graph: Graph, devices: Sequence[str], facts: Facts, selection: Selection | None, hidden: frozenset[str]
-    ) -> None:
-        self.graph, self.devices, self.facts, self.hidden = graph, tuple(devices), facts, hidden
-        self.columns = tuple(dict.fromkeys(self.devices))
-        self.groups: dict[str, list[Op]] = {}
-        for op in graph.ops:
-            if op.kind not in CARRIERS:
-                self.groups.setdefault(group_of(op), []).append(op)
-        self.shown = shown_groups(graph, selection, self.groups)
-        wanted = set() if selection is None else {original(graph, value) for value in selection.shown_values}
-        self.wanted = wanted or None
-        self.origins = {value: original(graph, value) for value in graph.values}
-
-    def view(self, remarks: tuple[str, ...]) -> View:
-        """The whole of it."""
-        read = self._read_values()
-        items = self._items(read)
-        at = {item.id: position for position, item in enumerate(items)}
-        arcs = tuple(self._arcs(read, items, at))
-        items, folds = _folded(items, arcs)
-        states = tuple(self._state(value) for value in self.graph.values.values() if self._kept(value, read))
-        lines = tuple(_lines(self.facts.texts, [*(item.span for item in items), *(state.span for state in states)]))
-        return View(self.graph.name, self.columns, items, states, arcs, folds, remarks, lines)
-
-    def _read_values(self) -> set[str]:
-        """Values that go from one row to another, and the copies on their way."""
-        found: set[str] = set()
-        for name in self.shown:
-            for op in self.groups[name]:
-                for value in op.read_ids:
-                    if self._passes(value, name):
-                        found.add(value)
-                        while (producer := self.graph.producer(value)) and producer.kind in CARRIERS:
-                            value = producer.read_ids[0]
-                            found.add(value)
-        return found
-
-    def _passes(self, value: str, reader: str) -> bool:
-        origin = self.origins.get(value, value)
-        if origin not in self.graph.values or self.graph.values[origin].kind in self.hidden:
-            return False
-        if self.wanted is not None and origin not in self.wanted:
-            return False
-        source = self._row_of(origin)
-        return source is not None and source in self.shown and (source != reader or value != origin)
-
-    def _row_of(self, value: str) -> str | None:
-        """The row that makes a value in the first place; token ids come in where they are embedded."""
-        producer = self.graph.producer(value)
-        if producer is not None:
-            return group_of(producer)
-        return "embed" if value == "ids" else None
-
-    def _kept(self, value: Value, read: Collection[str]) -> bool:
-        return value.id in read or value.kind != "temporary" or value.id == "logits"
-
-    # --- rows and boundaries ------------------------------------------------------------------------------------------
-
-    def _items(self, read: Collection[str]) -> tuple[Item, ...]:
-        arriving = {self.graph.values[v].stage for v in read if self.origins[v] != v}
-        by_stage: dict[int, list[str]] = {stage: [] for stage in sorted(arriving)}
-        for name, ops in self.groups.items():
-            if name in self.shown:
-                by_stage.setdefault(ops[0].stage, []).append(name)
-        items: list[Item] = []
-        for stage in sorted(by_stage):
-            items += [self._boundary(stage, read)] if stage in arriving else []
-            items += [self._row(name, read) for name in by_stage[stage]]
-        return tuple(items)
-
-    def _source(self, value: str) -> bool:
-        """Whether a value is one that layers are sources of, even where no other layer reads it."""
-        return self.graph.values[value].kind in SHARED_KINDS and self.graph.values[value].kind not in self.hidden
-
-    def _device(self, stage: int) -> str:
-        return self.devices[stage] if stage < len(self.devices) else f"stage:{stage}"
-
-    def _column(self, stage: int) -> int:
-        return self.columns.index(self._device(stage))
-
-    def _boundary(self, stage: int, read: Collection[str]) -> Item:
-        copies = [value for value in self.graph.values if value in read and self.origins[value] != value]
-        arrived = tuple(value for value in copies if self.graph.values[value].stage == stage)
-        total = sum(self.facts.crossings.get(value, 0.0) for value in arrived)
-        label = f"{self._device(stage - 1)} → {self._device(stage)}"
-        detail = f"{total:,.10g} B a token" if total else ""
-        device = self._device(stage)
-        return Item(boundary(stage), label, detail, False, stage, self._column(stage), device, reads=arrived)
-
-    def _row(self, name: str, read: Collection[str]) -> Item:
-        ops = self.groups[name]
-        written = dict.fromkeys(value for op in ops for value in op.write_ids)
-        reads = dict.fromkeys(v for op in ops for v in op.read_ids if v not in written)
-        makes = [v for v in (*(("ids",) if name == "embed" else ()), *written) if v in read or self._source(v)]
-        stage = ops[0].stage
-        return Item(
-            name,
-            name.replace("layers.", "layer "),
-            details_of(ops),
-            True,
-            stage,
-            self._column(stage),
-            self._device(stage),
-            tuple(value for value in makes if self.graph.values[value].kind not in IMPLIED),
-            tuple(reads),
-            tuple(v for v in written if self._kept(self.graph.values[v], read)),
-            _known(self.facts.regions, ops),
-            _known(self.facts.kernels, ops),
-            str(layer_span(ops)),
-        )
-
-    # --- arcs and states ----------------------------------------------------------------------------------------------
-
-    def _arcs(self, read: Collection[str], items: Sequence[Item], at: Mapping[str, int]) -> Iterator[Arc]:
-        for value in self.graph.values:
-            if value in read and self.origins[value] != value:
-                producer = self.graph.producer(value)
-                assert producer is not None
-                yield self._arc(producer.read_ids[0], at[boundary(producer.stage)], at, value)
-        for position, item in enumerate(items):
-            if item.row:
-                for value in item.reads:
-                    if value in read and self._start(value, at) != position:
-                        yield self._arc(value, position, at, "")
-
-    def _arc(self, value: str, target: int, at: Mapping[str, int], arrives: str) -> Arc:
-        kind, start = self.graph.values[value].kind, self._start(value, at)
-        return Arc(value, self.origins[value], kind, start, target, bool(arrives), kind in IMPLIED, arrives)
-
-    def _start(self, value: str, at: Mapping[str, int]) -> int:
-        if self.origins[value] != value:
-            return at[boundary(self.graph.values[value].stage)]
-        row = self._row_of(value)
-        assert row is not None
-        return at[row]
-
-    def _state(self, value: Value) -> State:
-        graph, producer = self.graph, self.graph.producer(value.id)
-        reading = [op for op in readers(graph, self.origins[value.id]) if op.kind not in CARRIERS]
-        total = self.facts.bytes.get(value.id)
-        session = value.scope == "session"
-        found = {op.layer for op in reading if op.layer is not None}
-        outside = [op.id for op in reading if op.layer is None]
-        return State(
-            value.id,
-            value.kind,
-            self.origins[value.id],
-            value.scope,
-            value.shape,
-            value.dtype,
-            self._device(value.stage),
-            value_sentence(graph, value.id, self.devices),
-            self._row_of(self.origins[value.id]),
-            producer.id if producer else None,
-            tuple(op.id for op in reading),
-            tuple(dict.fromkeys(group_of(op) for op in reading)),
-            ", ".join([*([layers(found)] if found else []), *outside]),
-            self.facts.regions.get(producer.id) if producer else None,
-            self.facts.kernels.get(producer.id) if producer else None,
-            self.facts.growth.get(value.id) if session else total,
-            total if session else None,
-            self.facts.crossings.get(value.id),
-            str(value.span),
-        )
+    focus: tuple[Literal["row", "state"], str] | None = None
+    after: str = ""
+    before: str | None = None
+    differences: tuple[Change, ...] = ()
+    title: str = ""  # of the measures
+    measures: tuple[Measure, ...] = ()
 
 
 def boundary(stage: int) -> str:
     """The id of the item in front of a stage."""
     return f"boundary.{stage}"
-
-
-def _known(table: Mapping[str, str], ops: Iterable[Op]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(table[op.id] for op in ops if op.id in table))
-
-
-def _lines(texts: Mapping[str, str], places: Iterable[str]) -> Iterator[tuple[str, str]]:
-    split = {file: text.splitlines() for file, text in texts.items()}
-    for line in dict.fromkeys(place.rpartition(":")[0] for place in places):
-        file, _, number = line.rpartition(":")
-        if file in split and 0 < int(number) <= len(split[file]):
-            yield line, split[file][int(number) - 1].strip()[:MOST]
-
-
-def _folded(items: tuple[Item, ...], arcs: Sequence[Arc]) -> tuple[tuple[Item, ...], tuple[Fold, ...]]:
-    """The items with the runs of equal layers marked: of one stage, alike in kind, making nothing, reading the same."""
-    feeding: dict[int, set[str]] = {}
-    for arc in arcs:
-        if not arc.implied:
-            feeding.setdefault(arc.target, set()).add(arc.value)
-
-    def likeness(position: int) -> tuple[object, ...]:
-        item = items[position]
-        own = position if item.makes or not item.row or not item.id.startswith("layers.") else -1
-        return own, item.stage, item.detail, frozenset(feeding.get(position, ()))
-
-    marked, folds, first = list(items), list[Fold](), 0
-    while first < len(items):
-        last = first
-        while last + 1 < len(items) and likeness(last + 1) == likeness(first):
-            last += 1
-        if last > first:
-            numbers = (int(items[position].id.removeprefix("layers.")) for position in range(first, last + 1))
-            for position in range(first, last + 1):
-                marked[position] = replace(items[position], fold=len(folds))
-            folds.append(Fold(layers(numbers), first, last))
-        first = last + 1
-    return tuple(marked), tuple(folds)

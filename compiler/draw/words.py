@@ -11,6 +11,8 @@ from dsv41c.kernels.catalog import CARRIERS
 from dsv41c.words import counted, joined, layers
 
 MAX_LINES = 24
+# Control characters, and those that are not seen or change the direction of the text around them.
+_STRANGE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def who(ops: Iterable[Op]) -> str:
@@ -55,7 +57,7 @@ def _part_lines(graph: Graph, part: Part, devices: Sequence[str]) -> list[str]:
     item = part.item
     roots = _in_order(graph, part.root_values)
     lines = [value_sentence(graph, value, devices) for value in roots]
-    if not part.root_ops:
+    if not part.root_ops:  # a value, or what only another graph has
         return lines
     if item.before == 1:
         read = _read_order(graph, part.root_ops, part.values)
@@ -94,5 +96,10 @@ def _read_order(graph: Graph, ops: Iterable[str], values: Iterable[str]) -> list
 
 
 def escaped(text: str) -> str:
-    """A text that stays within one comment line whatever it holds."""
-    return re.sub(r"[\x00-\x1f\x7f\u2028\u2029]", " ", text)
+    """A text that stays within one comment line or string, and moves no cursor, whatever it holds."""
+    return _STRANGE.sub(" ", text)
+
+
+def spelled(text: str, keep: str = "") -> str:
+    """A text in which such characters, but for those to keep, are written out as JSON would: `\\u202e`."""
+    return _STRANGE.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)

@@ -1,10 +1,10 @@
 // The picture: elements from the data's positions. Folding moves items; everything else hangs on them.
 const data = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
-const colours = new Map(data.kinds.map((entry) => [entry.kind, entry.colour]));
+const colours = new Map(Object.entries(data.colours));
 const states = new Map(data.states.map((state) => [state.id, state]));
 const items = new Map(data.items.map((item, at) => [item.id, { ...item, at }]));
-const folded = new Set();
+const folded = new Set(data.folds.flatMap((fold, at) => (fold.closed ? [at] : [])));
 const hidden = new Set();
 
 function node(name, attributes = {}, text = null) {
@@ -30,7 +30,7 @@ function tops() {
       top.push(top[data.folds[item.fold].first]);
     } else {
       top.push(y);
-      y += item.place.height + data.gap;
+      y += item.place.height + (isClosed(item) ? data.gap : item.gap);
     }
   });
   return { top, height: y - data.gap + data.margin };
@@ -58,10 +58,8 @@ function cut(text, most) {
 }
 
 function drawColumns(layer, height) {
-  data.columns.forEach((device, at) => {
-    const [x, width] = data.column_places[at];
+  data.column_places.forEach(([x, width]) => {
     layer.append(node("rect", { class: "stripe", x: x - 8, y: 8, width: width + 16, height: height - 16, rx: 8 }));
-    layer.append(node("text", { class: "column", x, y: 30 }, device));
   });
 }
 
@@ -77,39 +75,46 @@ function drawArc(layer, labels, arc, at, top) {
   const words = edgeWords(arc);
   whole.setAttribute("aria-label", words);
   whole.append(node("title", {}, words));
+  if (arc.change) whole.classList.add(`is-${arc.change}`);
   const d = path(arc.crossing ? arc.points.slice(0, -2) : arc.points, top);
   whole.append(node("path", { class: "hit", d: path(arc.points, top) }));
   whole.append(node("path", { class: arc.implied ? "arc implied" : "arc", d }));
   const [[before], [x, item, dy]] = arc.points.slice(-2);
   const y = top[item] + dy;
+  const way = x < before ? -1 : 1;
   if (arc.crossing) {
     whole.append(node("path", { class: "arc crossing", d: path(arc.points.slice(-3), top) }));
-    whole.append(node("path", { class: "end", d: `M${x} ${y}l${x < before ? 9 : -9} -5v10z` }));
+    whole.append(node("path", { class: "end", d: `M${x} ${y}l${-9 * way} -5v10z` }));
     const label = node("text", { class: "crossing-label", x: Math.min(before, x) + 34, y: y - 4 }, arc.origin);
     label.dataset.kind = arc.kind;
     label.dataset.label = at;
     labels.append(label);
   } else if (!arc.implied) {
-    whole.append(node("circle", { class: "end", cx: x + 3, cy: y, r: 3 }));
+    whole.append(node("circle", { class: "end", cx: x - 3 * way, cy: y, r: 3 }));
   }
   layer.append(whole);
 }
 
 function drawRow(layer, item, top) {
   const { x, width, height } = item.place;
+  const closed = isClosed(item);
   const fold = item.fold === null ? null : data.folds[item.fold];
-  const closed = fold !== null && folded.has(item.fold);
   const label = closed ? fold.label : item.label;
   const row = node("g", { class: "row", role: "button", tabindex: -1, "data-row": item.id });
+  if (item.parent !== null) row.classList.add("inner");
   row.setAttribute("aria-label", rowWords(item, label));
   row.append(node("title", {}, rowWords(item, label)));
   if (closed) {
     row.append(node("rect", { class: "box", x: x + 3, y: top + 3, width, height, rx: 5 }));
   }
   row.append(node("rect", { class: "box", x, y: top, width, height, rx: 5 }));
-  const text = node("text", { class: "label", x: x + 26, y: top + 15 }, cut(label, 24));
-  text.append(node("tspan", { class: "detail", dx: 8 }, cut(item.detail, 24)));
+  const text = node("text", { class: "label", x: x + item.text_x, y: top + 15 }, cut(label, 32));
+  text.append(node("tspan", { class: "detail", dx: 8 }, item.details[0]));
   row.append(text);
+  item.details.slice(1).forEach((detail, at) => {
+    row.append(node("text", { class: "detail", x: x + item.text_x, y: top + 15 + data.more * (at + 1) }, detail));
+  });
+  drawMarks(row, item, top);
   layer.append(row);
   if (fold !== null && fold.first === items.get(item.id).at) {
     const toggle = node("text", { class: "toggle", x: x + 9, y: top + 15, role: "button" }, closed ? "▸" : "▾");
@@ -126,10 +131,15 @@ function drawChip(layer, item, chip, top) {
   group.setAttribute("aria-label", words);
   group.append(node("title", {}, words));
   const x = item.place.x + chip.x;
-  const y = top + data.line;
-  group.append(coloured(node("rect", { class: "chip", x, y: y - 1, width: chip.width, height: 13, rx: 6 }), chip.kind));
-  group.append(node("text", { class: "chip-text", x: x + 5, y: y + 9 }, chip.text));
+  const y = top + chip.y;
+  group.append(coloured(node("rect", { class: "chip", x, y, width: chip.width, height: 13, rx: 6 }), chip.kind));
+  group.append(node("text", { class: "chip-text", x: x + 5, y: y + 10 }, chip.text));
   layer.append(group);
+}
+
+// Whether a row stands for a fold: for itself and the rows behind it.
+function isClosed(item) {
+  return item.fold !== null && folded.has(item.fold);
 }
 
 function isHiddenRow(item) {
@@ -142,25 +152,29 @@ function draw(layer) {
   layer.replaceChildren();
   drawColumns(layer, height);
   data.items.forEach((item, at) => item.row || drawBand(layer, labels, item, top[at]));
+  drawGhosts(layer, top);
   data.arcs.forEach((arc, at) => isInside(arc) || drawArc(layer, labels, arc, at, top));
   data.items.forEach((item, at) => !item.row || isHiddenRow(item) || drawRow(layer, item, top[at]));
   layer.append(labels);
   return height;
 }
 
-// An implied arc between two layers that are folded into one row.
+// An arc between two rows that are folded into one.
 function isInside(arc) {
   const [source, target] = [data.items[arc.source], data.items[arc.target]];
-  return arc.implied && source.fold !== null && source.fold === target.fold && folded.has(source.fold);
+  return source.fold !== null && source.fold === target.fold && folded.has(source.fold);
 }
 
 function edgeWords(arc) {
   const [source, target] = [data.items[arc.source], data.items[arc.target]];
-  if (arc.crossing) return `${arc.origin} crosses ${target.label}`;
-  return source.row ? `${arc.origin}: ${source.label} to ${target.label}` : `${arc.origin}: ${source.device} to ${target.label}`;
+  const change = arc.change ? `, ${arc.change}` : "";
+  if (arc.crossing) return `${arc.origin} crosses ${target.label}${change}`;
+  return `${arc.origin}: ${source.row ? source.label : source.device} to ${target.label}${change}`;
 }
 
 function rowWords(item, label) {
   const makes = item.chips.length ? `, makes ${item.chips.map((chip) => chip.text).join(", ")}` : "";
-  return `${label}${item.detail ? `, ${item.detail}` : ""} on ${item.device}${makes}`;
+  const changes = item.changes.length ? `, ${item.changes.join(", ")}` : "";
+  const number = numberOf(item);
+  return `${label}${item.detail ? `, ${item.detail}` : ""} on ${item.device}${makes}${changes}${number ? `, ${number.text}` : ""}`;
 }

@@ -3,8 +3,8 @@ const stage = document.getElementById("stage");
 const search = document.getElementById("search");
 const said = document.getElementById("said");
 const svg = node("svg", { class: "graph", role: "group", "aria-label": `${data.name}: which layer reads what, on which device` });
-const layer = node("g");
-svg.append(layer);
+const layer = node("g", { class: "picture" });
+svg.append(layer, titles);
 stage.append(svg);
 const eye = { x: 0, y: 0, scale: 1 };
 let height = data.height;
@@ -13,6 +13,7 @@ let chosenWay = "";
 
 function look() {
   layer.setAttribute("transform", `translate(${eye.x} ${eye.y}) scale(${eye.scale})`);
+  placeTitles(eye);
 }
 
 function fit() {
@@ -61,6 +62,7 @@ function light() {
   layer.querySelectorAll(".lit, .chosen").forEach((part) => part.classList.remove("lit", "chosen"));
   if (chosen === null) return;
   const { rows, arcs } = lit(chosen, chosenWay);
+  if ("row" in chosen) data.items.forEach((item) => item.parent === chosen.row && rows.add(item.id));
   const open = new Set([...rows].filter((id) => items.has(id)).map((id) => shownRow(items.get(id)).id));
   for (const row of layer.querySelectorAll(".row")) row.classList.toggle("lit", open.has(row.dataset.row));
   for (const edge of layer.querySelectorAll(".edge")) edge.classList.toggle("lit", arcs.has(Number(edge.dataset.edge)));
@@ -85,12 +87,25 @@ function find(target) {
 open = (target, way = "") => {
   chosen = target;
   chosenWay = way;
+  reveal(target);
   if ("row" in target) showRow(target.row);
   else if ("state" in target) showState(target.state);
   else showEdge(target.edge);
   light();
   said.textContent = panel.querySelector("h2").textContent;
 };
+
+// From a link: opened, and in view.
+jump = (target) => {
+  open(target);
+  bring(target);
+};
+
+// An op is not shown while its layer is closed.
+function reveal(target) {
+  const item = "row" in target ? items.get(target.row) : null;
+  if (item && item.parent !== null && isHiddenRow(item)) toggleFold(item.fold);
+}
 
 function close() {
   chosen = null;
@@ -117,13 +132,23 @@ function bring(target) {
   if (!part) return;
   const box = part.getBoundingClientRect();
   const frame = stage.getBoundingClientRect();
-  const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
-  if (!inside || eye.scale < 0.5) {
-    const scale = Math.max(eye.scale, 0.9);
-    const [x, y] = [(box.left + box.width / 2 - frame.left - eye.x) / eye.scale, (box.top + box.height / 2 - frame.top - eye.y) / eye.scale];
-    Object.assign(eye, { scale, x: frame.width / 2 - x * scale, y: frame.height / 2 - y * scale });
-    look();
-  }
+  const above = titles.getBoundingClientRect().bottom;
+  const inside = box.left >= frame.left && box.right <= frame.right && box.top >= above && box.bottom <= frame.bottom;
+  if (!inside || eye.scale < 0.5) center(target);
+}
+
+function center(target) {
+  const part = find(target);
+  if (!part) return;
+  const box = part.getBoundingClientRect();
+  const frame = stage.getBoundingClientRect();
+  const scale = Math.max(eye.scale, 0.9);
+  const [x, y] = [(box.left + box.width / 2 - frame.left - eye.x) / eye.scale, (box.top + box.height / 2 - frame.top - eye.y) / eye.scale];
+  const within = (at, size, whole) => (whole * scale <= size ? (size - whole * scale) / 2 : Math.min(20, Math.max(size - whole * scale - 20, at)));
+  eye.scale = scale;
+  eye.x = within(frame.width / 2 - x * scale, frame.width, data.width);
+  eye.y = within(frame.height / 2 - y * scale, frame.height, height);
+  look();
 }
 
 // --- search -----------------------------------------------------------------------------------------------------------
@@ -131,7 +156,7 @@ function bring(target) {
 function matches(text) {
   const sought = text.trim().toLowerCase();
   if (!sought) return [];
-  const rows = data.items.filter((item) => item.row).map((item) => [item.label, { row: item.id }]);
+  const rows = data.items.filter((item) => item.row).map((item) => [item.parent === null ? item.label : item.id, { row: item.id }]);
   const all = [...rows, ...rows.map(([, target]) => [target.row, target]), ...data.states.map((state) => [state.id, { state: state.id }])];
   const rank = (name) => (name === sought ? 0 : name.startsWith(sought) ? 1 : name.includes(sought) ? 2 : 3);
   const ranked = all.map(([name, target], at) => [rank(name.toLowerCase()), at, name, target]).filter(([value]) => value < 3);
@@ -267,38 +292,3 @@ function keyInPicture(event) {
     focusPart(find(target));
   }
 }
-
-// --- the bar above ----------------------------------------------------------------------------------------------------
-
-for (const entry of data.kinds) {
-  const label = element("label");
-  const box = element("input");
-  box.type = "checkbox";
-  box.checked = true;
-  box.dataset.toggle = entry.kind;
-  box.addEventListener("change", () => {
-    if (box.checked) hidden.delete(entry.kind);
-    else hidden.add(entry.kind);
-    hideKinds();
-  });
-  label.append(box, coloured(element("i"), entry.kind), entry.implied ? `${entry.kind} (implied)` : entry.kind);
-  document.getElementById("kinds").append(label);
-}
-document.getElementById("fold").addEventListener("click", () => {
-  if (folded.size) folded.clear();
-  else data.folds.forEach((_, number) => folded.add(number));
-  redraw();
-  begin();
-});
-document.getElementById("fit").addEventListener("click", fit);
-document.getElementById("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-});
-if (data.items.length > 16) data.folds.forEach((_, number) => folded.add(number));
-showNothing();
-redraw();
-begin();
-rowsShown()[0]?.setAttribute("tabindex", "0");
-window.addEventListener("resize", begin);

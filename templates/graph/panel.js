@@ -2,6 +2,7 @@
 const panel = document.getElementById("panel");
 const lines = new Map(data.lines);
 let open = () => {};
+let jump = () => {};
 
 function element(name, text = null, className = "") {
   const made = document.createElement(name);
@@ -35,11 +36,11 @@ function place(span) {
   return line === undefined ? [] : [element("code", line, "line")];
 }
 
-function links(title, targets) {
+function links(title, targets, more = "") {
   if (!targets.length) return [];
   const box = element("div", null, "links");
-  for (const [text, target] of targets) box.append(button(text, () => open(target)));
-  return [element("h3", `${title} (${targets.length})`), box];
+  for (const [text, target] of targets) box.append(button(text, () => jump(target)));
+  return [element("h3", `${title} (${targets.length}${more})`), box];
 }
 
 function stateLinks(title, ids) {
@@ -47,7 +48,25 @@ function stateLinks(title, ids) {
 }
 
 function rowLinks(title, ids) {
-  return links(title, ids.filter((id) => items.has(id)).map((id) => [items.get(id).label, { row: id }]));
+  const drawn = ids.filter((id) => items.has(id));
+  const left = ids.length - drawn.length;
+  const targets = drawn.map((id) => [items.get(id).parent === null ? items.get(id).label : id, { row: id }]);
+  return links(title, targets, left ? `, ${left} more are not drawn` : "");
+}
+
+// How a row or state differs from what it was before.
+function differences(part, changes) {
+  if (!changes.length && !part.changes.length) return [];
+  const box = element("div", null, `was is-${part.changes[0] ?? "changed"}`);
+  box.append(element("h3", "Compared with before"));
+  if (part.changes.length) box.append(element("p", part.changes.map((kind) => `${data.signs[kind] ?? ""} ${kind}`.trim()).join(", ")));
+  if (part.was.length) box.append(table(part.was.map(([name, before]) => [`${name} before`, before])));
+  for (const change of changes) box.append(element("p", change.sentence));
+  return [box];
+}
+
+function numbersOf(id) {
+  return data.measures.map((entry) => [entry.name, entry.rows[id]?.text ?? "no number"]);
 }
 
 function asks(target) {
@@ -65,10 +84,13 @@ function showRow(id) {
     ["what", item.detail],
     ["capture region", item.regions.join(", ")],
     ["spec", item.span],
+    ...(item.parent === null ? numbersOf(id) : []),
   ]);
-  panel.replaceChildren(element("h2", item.label), asks({ row: id }), facts);
+  const title = item.parent === null ? item.label : item.id;
+  panel.replaceChildren(element("h2", title), asks({ row: id }), ...differences(item, data.differences.filter((change) => change.rows.includes(id))), facts);
   panel.append(...place(item.span), ...stateLinks("Reads", item.reads), ...stateLinks("Writes", item.writes));
   panel.append(...rowLinks("Read by", readersOf({ row: id })));
+  panel.append(...rowLinks("Ops", data.items.filter((other) => other.parent === id).map((other) => other.id)));
   if (item.kernels.length) panel.append(element("h3", "Kernels"), element("p", item.kernels.join(", ")));
 }
 
@@ -88,7 +110,8 @@ function showState(id) {
     ["written by", state.producer],
     ["spec", state.span],
   ]);
-  panel.replaceChildren(element("h2", id), element("p", state.sentence), asks({ state: id }), facts);
+  panel.replaceChildren(element("h2", id), element("p", state.sentence), asks({ state: id }));
+  panel.append(...differences(state, data.differences.filter((change) => change.states.includes(id))), facts);
   panel.append(...place(state.span), ...rowLinks("Read by", state.rows), ...rowLinks("Made by", state.row === null ? [] : [state.row]));
   const copies = data.states.filter((other) => other.origin === state.origin && other.id !== id);
   panel.append(...stateLinks("On other devices", copies.map((other) => other.id)));
@@ -101,6 +124,7 @@ function showEdge(at) {
   const facts = table([
     ["state", arc.origin],
     ["kind", arc.kind],
+    ["compared with before", arc.change],
     ["from", source.row ? source.label : source.device],
     ["to", target.row ? target.label : target.device],
     ["device", arc.crossing ? target.label : target.device],
@@ -115,10 +139,30 @@ function showEdge(at) {
   panel.append(...rowLinks("Rows", [source, target].filter((item) => item.row).map((item) => item.id)));
 }
 
+// All differences, each with what to jump to.
+function listDifferences() {
+  panel.append(element("p", `${data.compared.after}, compared with ${data.compared.before}: ${data.compared.summary}.`));
+  for (const kind of new Set(data.differences.map((change) => change.kind))) {
+    const found = data.differences.filter((change) => change.kind === kind);
+    const list = element("ul", null, `differences is-${kind}`);
+    for (const change of found) {
+      const target = [...change.states.filter((id) => states.has(id)).map((id) => ({ state: id })), ...change.rows.map((id) => ({ row: id }))];
+      const first = change.rows.length ? { row: change.rows[0] } : target[0];
+      const entry = element("li");
+      entry.append(button(change.sentence, () => jump(first)));
+      list.append(entry);
+    }
+    panel.append(element("h3", `${data.signs[kind]} ${kind} (${found.length})`), list);
+  }
+}
+
 function showNothing() {
   panel.replaceChildren(element("h2", data.name));
+  if (data.compared) listDifferences();
+  if (data.measures.length) panel.append(element("p", `${data.title ? `${data.title}. ` : ""}Rows are coloured by number, pale to full; a dashed row has none.`));
   for (const remark of data.remarks) panel.append(element("p", remark));
   panel.append(element("p", "Rows are layers, columns are devices. A line leads from what makes a state to who reads it; a thick dashed one in a yellow band goes to another device."));
+  if (data.compared) panel.append(element("p", "Strong lines are new reads, dotted ones are no more; a dashed outline is where a layer was, a crossed-out layer is gone."));
   panel.append(element("p", "Click a layer, a state or a line. Drag to move, wheel to zoom."));
   panel.append(table([
     ["/", "search"], ["↑ ↓", "layer before, after"], ["← →", "states and reads of the layer"], ["Enter", "open"],

@@ -15,9 +15,12 @@ import pytest
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
 from dsv41c.compiler.draw import page
+from dsv41c.compiler.draw.build_view import view
+from dsv41c.compiler.draw.compare import Side
 from dsv41c.compiler.draw.facts import facts
 from dsv41c.compiler.draw.layout import layout
-from dsv41c.compiler.draw.view import Facts, View, view
+from dsv41c.compiler.draw.merge import merged
+from dsv41c.compiler.draw.view import Facts, Measure, View
 from dsv41c.compiler.select import select
 from dsv41c.compiler.spec import load
 
@@ -25,15 +28,21 @@ FLASH = "deepseek-v4.1-flash"
 HOSTILE = (
     "</script><script>window.broken=1</script>\"'&]]>--><img src=x onerror=broken=1>\x00\x1b[31m\u202e\u2028{{7*7}}"
 )
+OURS = ("kind", "scope", "level", "change", "changes", "focus")  # fields that no input fills
 TEMPLATES = Path(page.__file__).resolve().parents[2] / "templates" / "graph"
 
 
+def program(name: str = "toy", target: str | None = None, sets=()) -> passes.Program:
+    loaded = load(name, target=target, sets=sets)
+    return passes.run(passes.Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans)))
+
+
 def seen(name: str = "toy", target: str | None = None, expression: str | None = None, **options) -> View:
-    loaded = load(name, target=target, sets=options.pop("sets", ()))
-    program = passes.run(passes.Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans)))
-    selection = None if expression is None else select(program.graph, expression, program.devices)
+    loaded = load(name, target=target)
+    placed = program(name, target, options.pop("sets", ()))
+    selection = None if expression is None else select(placed.graph, expression, placed.devices)
     texts = {loaded.names.get(file, file): text for file, text in loaded.sources.items()}
-    return view(program.graph, program.devices, facts(program, texts), selection, **options)
+    return view(placed.graph, placed.devices, facts(placed, texts), selection, **options)
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +51,13 @@ def flash() -> View:
 
 
 def hostile() -> View:
-    """The toy model on two devices with a hostile end on every text but the kinds of state, which are ours."""
+    """Two placements of the toy model, with numbers, and a hostile end on every text but the words that are ours."""
 
     def spoilt(value: object, field: str = "") -> object:
+        if field in OURS:
+            return value
         if isinstance(value, str):
-            return value if field in ("kind", "scope") or not value else value + HOSTILE
+            return value + HOSTILE if value else value
         if isinstance(value, tuple):
             return tuple(spoilt(entry) for entry in value)
         if dataclasses.is_dataclass(value):
@@ -54,7 +65,16 @@ def hostile() -> View:
         return value
 
     sets = ['placement.devices=["cpu:0", "cpu:1"]', "placement.layer_ends=[3, 8]"]
-    return spoilt(seen(sets=sets, remarks=("remark",)))
+    one, other = program("toy", sets=sets), program("toy", sets=['layers.reads={7: {"topk": 5}}'])
+    sides = [
+        Side(each.graph, view(each.graph, each.devices, facts(each), remarks=("remark",)), "side")
+        for each in (other, one)
+    ]
+    numbers = tuple((f"layers.{n}", n / 7) for n in range(7))
+    measures = (Measure("time", "us", tuple((row + HOSTILE, number) for row, number in numbers)),)
+    found = spoilt(merged(*sides))
+    measured = dataclasses.replace(found, title="title" + HOSTILE, measures=measures)
+    return dataclasses.replace(measured, focus=("row", "layers.5" + HOSTILE))
 
 
 def data_of(text: str) -> dict:
@@ -105,13 +125,14 @@ def test_nothing_lies_on_anything_else(flash: View):
     positions = layout(flash)
     spans = [(place.top, place.top + place.height) for place in positions.places]
     assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(spans))
-    for (x, width), (following, _) in itertools.pairwise(positions.columns):
+    for (x, width, _), (following, _, _) in itertools.pairwise(positions.columns):
         assert x + width < following
-    for place, chips in zip(positions.places, positions.chips, strict=True):
-        assert all(chip.x + chip.width < place.width for chip in chips)
+    for place, texts in zip(positions.places, positions.texts, strict=True):
+        assert all(chip.x + chip.width < place.width for chip in texts.chips)
     trunks: dict[tuple[float, int], set[str]] = {}  # x and item: the values that go down there
     for arc, route in zip(flash.arcs, positions.routes, strict=True):
-        x = route[0][0] if arc.implied or not flash.items[arc.source].row else route[1][0]
+        straight = (arc.implied and flash.level == "layer") or not flash.items[arc.source].row
+        x = route[0][0] if straight else route[1][0]
         for item in range(arc.source, arc.target):
             trunks.setdefault((x, item), set()).add(arc.value)
     assert all(len(values) == 1 for values in trunks.values())
@@ -158,10 +179,28 @@ def test_a_plan_has_the_view_of_its_spec(run):
     assert (refused.code, "goes with specs only" in refused.err) == (2, True)
 
 
-def test_the_view_is_by_layer(run):
-    refused = run("graph", "toy", "--format", "svg", "--level", "op")
-    assert (refused.code, refused.out) == (2, "")
-    assert "draws by layer" in refused.err
+def test_by_op_a_layer_folds_with_its_ops():
+    ops = seen(expression="layers.5-6", level="op")
+    rows = [item for item in ops.items if item.row]
+    assert [item.id for item in rows if item.parent is None] == ["layers.5", "layers.6"]
+    assert [item.label for item in rows if item.parent == "layers.6"][-2:] == ["ffn.shared_expert", "ffn.expand"]
+    assert [(fold.label, fold.closed) for fold in ops.folds] == [("layer 5", False), ("layer 6", False)]
+    assert ops.items[ops.folds[0].first].id == "layers.5"
+    (read,) = [arc for arc in ops.arcs if arc.value == "compress_kv@L5" and ops.items[arc.target].parent == "layers.6"]
+    assert (ops.items[read.source].id, ops.items[read.target].id) == ("layers.5.attn.compress", "layers.6.attn.attend")
+    assert all(fold.closed for fold in seen(level="op").folds)
+
+
+def test_by_op_nothing_lies_on_anything_else():
+    ops = seen(FLASH, "rocm8", level="op")
+    test_nothing_lies_on_anything_else(ops)
+
+
+def test_long_details_go_on_below():
+    sharded = seen(sets=["placement.tensor_parallel=2", "indexer.n_heads=4"])
+    details = {item.id: texts.detail for item, texts in zip(sharded.items, layout(sharded).texts, strict=True)}
+    assert details["layers.4"] == ("ratio 2, engram,", "2 collectives (1,024 bytes a token)")
+    assert "2 collectives (1,024 bytes a token)</text>" in page.svg(sharded)
 
 
 def test_hostile_names_stay_text_in_the_page():
@@ -181,6 +220,9 @@ def test_hostile_names_stay_text_in_svg():
     root = ElementTree.fromstring(text)
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert tags <= {"svg", "title", "desc", "style", "rect", "text", "tspan", "g", "path", "circle"}
+    styles = {element.get("style") for element in root.iter()} - {None}
+    assert all(re.fullmatch(r"--(k: #[0-9a-f]{6}|share: [\d.]+)", style) for style in styles)
+    assert all(re.fullmatch(r"[a-z -]*", element.get("class", "")) for element in root.iter())
     assert not [name for element in root.iter() for name in element.attrib if name.startswith("on") or "href" in name]
     assert any("cpu:0</script>" in (element.text or "") for element in root.iter())
 

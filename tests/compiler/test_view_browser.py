@@ -1,5 +1,6 @@
 """The viewer in a browser: what a person does with Flash and toy, and that nothing leaves the page."""
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from dsv41c.compiler.draw import page
-from dsv41c.compiler.draw.view import View
+from dsv41c.compiler.draw.build_view import view
+from dsv41c.compiler.draw.compare import Side
+from dsv41c.compiler.draw.facts import facts
+from dsv41c.compiler.draw.merge import merged
+from dsv41c.compiler.draw.view import Measure, View
 
 from .browser import Page, browser
-from .test_view import FLASH, hostile, seen
+from .test_view import FLASH, hostile, program, seen
 
 
 @pytest.fixture(scope="module")
@@ -179,8 +184,90 @@ def test_everything_in_reach_has_a_name(tab: Page, flash: View, tmp_path: Path):
     assert tab.js("document.querySelectorAll('#stage [tabindex=\"0\"]').length") == 1
 
 
+def test_titles_of_columns_stay_in_view(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    tops = "[...document.querySelectorAll('.titles > g')].map((title) => title.getBoundingClientRect().top)"
+    above = tab.js("document.getElementById('stage').getBoundingClientRect().top")
+    names = tab.js("[...document.querySelectorAll('.titles .column')].map((title) => title.textContent)")
+    assert names == list(flash.columns)
+    tab.click("#fold")
+    for kind, y in (("mousePressed", 500), ("mouseMoved", -3000), ("mouseReleased", -3000)):
+        tab.send("Input.dispatchMouseEvent", type=kind, x=500, y=y, button="left", buttons=1, clickCount=1)
+    assert tab.js("document.querySelector('.row').getBoundingClientRect().bottom") < above
+    assert all(above <= top < above + 30 for top in tab.js(tops))
+
+
+def test_differences_are_listed_and_lead_to_their_rows(tab: Page, tmp_path: Path):
+    sets = ["layers.kv_source_layers=[2, 8, 14, 20, 28]", "layers.candidate_source_layer=28"]
+    sides = [
+        Side(each.graph, view(each.graph, each.devices, facts(each)), "it")
+        for each in (program(FLASH), program(FLASH, sets=sets))
+    ]
+    opened(tab, merged(*sides), tmp_path)
+    assert "re-sourced (3)" in panel(tab)
+    assert tab.js("document.querySelectorAll('.edge.is-removed').length") > 0
+    assert "re-sourced" in tab.js("document.querySelector('[data-row=\"layers.32\"]').textContent")
+    tab.click(".differences.is-removed button")
+    assert panel(tab).startswith("layer 20")
+    assert "no longer made by layer 20" in panel(tab)
+    tab.key("Escape")
+    tab.click(".differences.is-added button")
+    assert panel(tab).startswith("layer 28")
+    tab.click("#panel .links button")
+    tab.click('[data-state="compress_kv@L20"]')
+    assert "read by before" in panel(tab)
+
+
+def test_moved_rows_leave_an_outline(tab: Page, tmp_path: Path):
+    opened(tab, hostile(), tmp_path)
+    assert tab.js("document.querySelectorAll('.ghost').length") > 0
+
+
+def test_numbers_colour_rows(tab: Page, tmp_path: Path):
+    numbers = (("layers.0", 1.0), ("layers.3", 3.0))
+    measures = (Measure("time", "us", numbers), Measure("other", "", (("head", 5.0),)))
+    opened(tab, dataclasses.replace(seen(), title="a step", measures=measures), tmp_path)
+    heated = "[...document.querySelectorAll('.heated')].map((row) => row.dataset.row)"
+    assert tab.js(heated) == ["layers.0", "layers.3"]
+    assert tab.js("document.querySelectorAll('.unmeasured').length") == 8
+    assert tab.js("document.getElementById('measures').innerText").split("\n")[-1].endswith("3 us")
+    tab.click('[data-row="layers.3"]')
+    assert "3 us" in panel(tab)
+    choose = (
+        "(() => { const select = document.querySelector('#measures select'); select.value = %d;"
+        " select.dispatchEvent(new Event('change')); })()"
+    )
+    tab.js(choose % 1)
+    assert tab.js(heated) == ["head"]
+    tab.js(choose % -1)
+    assert tab.js("document.querySelectorAll('.heated, .unmeasured').length") == 0
+
+
+def test_by_op_a_layer_opens(tab: Page, tmp_path: Path):
+    opened(tab, seen(FLASH, "rocm8", level="op"), tmp_path)
+    assert rows(tab) == 46  # 40 layers, and the ops that are in none
+    tab.key("/", "/")
+    tab.type("layers.24.attn.attend")
+    tab.key("Enter", "\r")
+    assert panel(tab).startswith("layers.24.attn.attend")
+    assert tab.js("document.querySelector('[data-row=\"layers.24.attn.attend\"]') !== null")
+    lit = tab.js("[...document.querySelectorAll('.row.lit')].map((row) => row.dataset.row)")
+    assert {"layers.24.attn.query", "layers.24.attn.output", "layers.24.attn.select_topk"} <= set(lit)
+
+
+def test_a_focus_is_open_at_first(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, dataclasses.replace(flash, focus=("state", "compress_kv@L20")), tmp_path)
+    assert panel(tab).startswith("compress_kv@L20")
+    assert tab.js("document.activeElement.dataset.state") == "compress_kv@L20"
+    box = tab.js("(() => { const b = document.activeElement.getBoundingClientRect(); return [b.x, b.y]; })()")
+    assert 0 < box[0] < 1100 and 0 < box[1] < 900
+
+
 def test_hostile_names_do_nothing(tab: Page, tmp_path: Path):
     opened(tab, hostile(), tmp_path)
+    assert "</script>" in panel(tab)
+    tab.key("Escape")
+    assert "</script>" in panel(tab)
     tab.click(".chip-group")
     tab.click(".row")
     assert "</script>" in panel(tab)

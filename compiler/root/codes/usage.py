@@ -71,4 +71,37 @@ Make the parent folder first, or choose another place. `import` also leaves a fi
 have been edited by hand; `--force` replaces it.
 """,
     ),
+    Code(
+        "DSV156",
+        "overlay-not-readable",
+        "error",
+        "a file given to `--overlay` is not of its format",
+        """\
+`--overlay` colours the rows of a picture by numbers from a JSON file:
+
+```
+{"format": "dsv41c.overlay/1.0",
+ "title": "a decode step at batch 1",
+ "measures": [{"name": "time", "unit": "us", "layers": {"0": 81.5, "1": 97.2, "embed": 3, "head": 60}}]}
+```
+
+There may be several measures, to choose from on the page. `layers` has finite numbers by layer, and by `embed` and
+`head`, what is before and behind the layers. A layer that is left out is drawn without a number. What
+`dsv41c run PLAN ... --compare reference --json` and `dsv41c bench PLAN --json` print is read as well.
+
+**Way out**: the place in the message, and what is expected there.
+""",
+    ),
+    Code(
+        "DSV157",
+        "overlay-of-other-layers",
+        "error",
+        "a file given to `--overlay` has numbers of layers that the graph lacks",
+        """\
+Numbers of layers that are not drawn would be left out in silence. Most often they were measured on another model.
+
+**Way out**: numbers of the model that is drawn, or draw the model that they are of. A layer that is there and has no
+number is no fault.
+""",
+    ),
 )

@@ -1,7 +1,10 @@
 """What gives the codes of the command line and the environment, and the same mended."""
 
+import json
+
 from dsv41c.compiler.build import build
 from dsv41c.compiler.cli.files import expect_writable
+from dsv41c.compiler.draw.overlay import read_overlay
 from dsv41c.compiler.select import select
 from dsv41c.compiler.spec import load
 from dsv41c.settings import read_settings
@@ -16,6 +19,16 @@ def _settings(**environment):
     return read_settings(environment).warnings
 
 
+def _overlay(folder, **layers):
+    """Numbers for the toy model's layers, from a file as `--overlay` reads it."""
+    rows = {f"layers.{n}" for n in range(8)}
+    measure = {"name": "time", "unit": "us", "layers": layers}
+    read_overlay(
+        json.dumps({"format": "dsv41c.overlay/1.0", "measures": [measure]}), str(folder / "numbers.json"), rows
+    )
+    return ()
+
+
 TRIGGERS = {
     "DSV150": (lambda _: _select("layers 3"), lambda _: _select("layers.3")),
     "DSV151": (lambda _: _select("topk@L3"), lambda _: _select("topk@L4")),
@@ -25,4 +38,6 @@ TRIGGERS = {
         lambda folder: expect_writable(str(folder / "nowhere" / "plan")),
         lambda folder: expect_writable(str(folder / "plan")),
     ),
+    "DSV156": (lambda folder: _overlay(folder, **{"3": "fast"}), lambda folder: _overlay(folder, **{"3": 1.5})),
+    "DSV157": (lambda folder: _overlay(folder, **{"38": 1.5}), lambda folder: _overlay(folder, **{"3": 1.5})),
 }
