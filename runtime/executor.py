@@ -219,7 +219,7 @@ class Executor:
             if record is not None:
                 record.keep(there, self.pools.storage_of)
             if calls.finite is not None:
-                calls.finite.arrived(there, self.regions[stage.regions.start])
+                calls.finite.arrived(stage.boundary, there, self.pools, self.regions[stage.regions.start])
         with self.at_work(stage), on_device_of(step.slots):
             self.run_regions(stage.regions, values, step, calls)
         if calls.finite is not None:

@@ -25,9 +25,10 @@ from dsv41c.runtime.faults.forms import Forms, Sizes, form
 from dsv41c.runtime.faults.numbers import Spot, of_state, of_step_value, reads_of, unfit_elements, writes_of
 from dsv41c.runtime.faults.told import Facts, Found, StepError, session
 from dsv41c.runtime.manifest import Manifest, OpEntry, RegionEntry
-from dsv41c.runtime.state import row_axis
+from dsv41c.runtime.stages.layout import Boundary
+from dsv41c.runtime.state import Pools, row_axis
 from dsv41c.runtime.tail import Tail
-from dsv41c.runtime.touches import Given
+from dsv41c.runtime.touches import Given, Touch
 from dsv41c.words import shortlist
 
 if TYPE_CHECKING:
@@ -63,14 +64,27 @@ class Finite:
         tokens = self.rows.tokens if tail is None else tail.computed(region.id)
         return _Region(self, region, step, tokens, kernels).check
 
-    def arrived(self, values: Mapping[str, Tensor], region: RegionEntry) -> None:
-        """Look at what has come from another stage, by id there, where a region begins."""
+    def arrived(self, boundary: Boundary, values: Mapping[str, Tensor], pools: Pools, region: RegionEntry) -> None:
+        """Look at what has come from another stage, step values by id and rows of mirrors, where a region begins."""
         for value, tensor in values.items():
             first = [position + self.rows.tokens - tensor.shape[1] for position in self.rows.positions]
             spot = of_step_value(self.forms.entries[value], tensor, len(self.rows.slots), first)
             if spot is not None:
-                inputs = "what was sent is looked at where it was made"
-                self.report(not_finite(value, tensor, spot, region, self._writers[value], self.rows, inputs))
+                self._crossed(value, tensor, spot, region)
+        for value in (move.arrives_as for move in boundary.mirrors):
+            ratio, pool = self.forms.ratio(value), pools.tensors[pools.storage_of[value]]
+            slots, numbers = self.rows.appended(ratio)
+            places = torch.tensor([slots, numbers], dtype=torch.int64, device=pool.device)
+            rows = places[1][:, None]
+            touch = Touch(rows, rows, torch.ones_like(rows, dtype=torch.bool))
+            spot = of_state(self.forms.entries[value].kind, pool, places[0], touch, len(slots), ratio)
+            if spot is not None:
+                whose = [self.rows.slots.index(slots[row]) for row in (spot.row, *spot.rows)]
+                self._crossed(value, pool, replace(spot, row=whose[0], rows=tuple(dict.fromkeys(whose))), region)
+
+    def _crossed(self, value: str, tensor: Tensor, spot: Spot, region: RegionEntry) -> None:
+        inputs = "what was sent is looked at where it was made"
+        self.report(not_finite(value, tensor, spot, region, self._writers[value], self.rows, inputs))
 
     def report(self, found: StepError) -> None:
         """End the step, or remember why it has to end."""

@@ -19,6 +19,8 @@ from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.faults.weights import unfit_weights
 from dsv41c.runtime.plan import Plan, load_plan
 from dsv41c.runtime.recording import Trace
+from dsv41c.runtime.stages.crossing import Crossing, Rows
+from dsv41c.runtime.state import Pools
 
 NAN, INF = float("nan"), float("inf")
 PACKED = ("kv_cache: reference", "kv_cache: packed")
@@ -209,6 +211,25 @@ def test_state_that_an_earlier_step_left_is_named() -> None:
     finding = told(lambda: running.decode({session: 3}))
     assert "`layers.4.attn.attend` made `attended@L4`" in finding.message
     assert facts(finding)["inputs"] == "not finite: `window_kv@L4.before`"
+
+
+@pytest.mark.parametrize("value", ["streams@L2.ffn.S1", "compress_kv@L2.S1"])
+def test_what_breaks_on_the_way_to_another_stage(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrive = Crossing.arrive
+
+    def broken(self: Crossing, wired: Any, values: dict[str, Any], pools: Pools, rows: Rows) -> None:
+        arrive(self, wired, values, pools, rows)
+        if value.startswith("streams") and value in values:
+            values[value][0, 2, 1, 5] = NAN
+        elif value in pools.storage_of and self.boundary.to == 1:
+            pools.tensors[pools.storage_of[value]][rows.slots[0], 1, 5] = NAN
+
+    monkeypatch.setattr(Crossing, "arrive", broken)
+    running = checked(None, ORACLE, CUT)
+    finding = told(lambda: running.feed(running.open(), ids()[:7]))
+    got = facts(finding)
+    assert (got["value"], got["position"], got["session"]) == (value, "2", "slot 0 (epoch 1)")
+    assert got["kind"] in ("transfer", "mirror") and got["stage"] == "1 on cpu:1" and "was sent" in got["inputs"]
 
 
 def test_too_large_numbers_are_the_ops_own() -> None:
