@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 from dsv41c.compiler.inspect.table import aligned
 from dsv41c.kernels.catalog import CARRIERS
-from dsv41c.runtime.manifest import Manifest, StageEntry, TransferEntry
+from dsv41c.runtime.manifest import Manifest, OpEntry, StageEntry, TransferEntry
 from dsv41c.words import counted, layers, ranges, size
+
+Writers = Mapping[str, OpEntry]  # by the value that an op writes
 
 
 def data(manifest: Manifest) -> list[dict[str, Any]]:
     """Every boundary in order, as plain data; none where there is one stage."""
-    return [_boundary(manifest, before, stage) for before, stage in pairwise(manifest.stages)]
+    writers = {value: op for op in manifest.ops for value in op.writes.values()}
+    return [_boundary(manifest, writers, before, stage) for before, stage in pairwise(manifest.stages)]
 
 
-def _boundary(manifest: Manifest, before: StageEntry, stage: StageEntry) -> dict[str, Any]:
+def _boundary(manifest: Manifest, writers: Writers, before: StageEntry, stage: StageEntry) -> dict[str, Any]:
     moves = [move for move in manifest.transfers if move.to_stage == stage.index]
     return {
         "from_stage": before.index,
@@ -26,19 +29,20 @@ def _boundary(manifest: Manifest, before: StageEntry, stage: StageEntry) -> dict
         "to": stage.device,
         "layer": stage.first_layer,
         "bytes_per_token": sum(move.bytes_per_token for move in moves),
-        "values": [_value(manifest, move) for move in moves],
+        "values": [_value(manifest, writers, move) for move in moves],
     }
 
 
-def _value(manifest: Manifest, move: TransferEntry) -> dict[str, Any]:
-    readers = [op for op in manifest.ops if op.id in set(move.readers)]
+def _value(manifest: Manifest, writers: Writers, move: TransferEntry) -> dict[str, Any]:
+    named = set(move.readers)
+    readers = [op for op in manifest.ops if op.id in named]
     own = [op for op in readers if op.kind not in CARRIERS]
     return {
         "value": move.value,
         "arrives_as": move.arrives_as,
         "kind": move.kind,
         "how": move.how,
-        "producer": _producer(manifest, move.value),
+        "producer": _producer(writers, move.value, len(manifest.stages)),
         "layers": sorted({op.layer for op in own if op.layer is not None}),
         "ops": [op.id for op in own if op.layer is None],
         "passed_on": sorted({op.stage for op in readers if op.kind in CARRIERS}),
@@ -46,10 +50,9 @@ def _value(manifest: Manifest, move: TransferEntry) -> dict[str, Any]:
     }
 
 
-def _producer(manifest: Manifest, value: str) -> str | None:
+def _producer(writers: Writers, value: str, stages: int) -> str | None:
     """The op that made a value in the first place, whatever carried it since; None where it came from outside."""
-    writers = {written: op for op in manifest.ops for written in op.writes.values()}
-    for _ in manifest.stages:  # it was carried over fewer boundaries than there are stages
+    for _ in range(stages):  # it was carried over fewer boundaries than there are stages
         op = writers.get(value)
         if op is None or op.kind not in CARRIERS:
             return op.id if op is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsv41c.compiler.inspect.kernels import calls
@@ -14,7 +14,7 @@ from dsv41c.words import counted, joined
 
 def data(manifest: Manifest) -> dict[str, Any]:
     """What is captured, and every region with the graph that it is in."""
-    parts = captured_together(manifest)
+    parts, kinds = captured_together(manifest), {op.id: op.kind for op in manifest.ops}
     graph_of = {index: number for number, part in enumerate(parts) for index in part}
     sizes, lengths = decode_sizes(manifest), contexts(manifest)
     captured = captures(manifest)
@@ -25,7 +25,7 @@ def data(manifest: Manifest) -> dict[str, Any]:
         "buckets": list(sizes) if captured else [],
         "contexts": list(lengths) if captured else [],
         "graphs_in_all": len(parts) * len(sizes) * len(lengths) if captured else 0,
-        "graphs": [_part(manifest, part) for part in parts],
+        "graphs": [_graph(manifest, part, kinds) for part in parts],
         "regions": [
             {
                 "id": region.id,
@@ -33,7 +33,7 @@ def data(manifest: Manifest) -> dict[str, Any]:
                 "stage": region.stage,
                 "graph": graph_of.get(index),
                 "ops": len(region.ops),
-                "calls": len(calls(manifest, region)),
+                "calls": len(calls(region, kinds)),
                 "tail_rows": region.tail_rows,
                 "span": region.span,
             }
@@ -42,9 +42,8 @@ def data(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _part(manifest: Manifest, part: range) -> dict[str, Any]:
+def _graph(manifest: Manifest, part: range, kinds: Mapping[str, str]) -> dict[str, Any]:
     inside = [manifest.regions[index] for index in part]
-    kinds = {op.id: op.kind for op in manifest.ops}
     rows = any(kinds[op] == "engram_rows" for region in inside for op in region.ops)
     return {
         "stage": inside[0].stage,
@@ -52,7 +51,7 @@ def _part(manifest: Manifest, part: range) -> dict[str, Any]:
         "last": inside[-1].id,
         "regions": len(inside),
         "ops": sum(len(region.ops) for region in inside),
-        "calls": sum(len(calls(manifest, region)) for region in inside),
+        "calls": sum(len(calls(region, kinds)) for region in inside),
         "rows_from_host": rows and not tables_on_device(manifest),
     }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsv41c.compiler.inspect.table import table
@@ -12,21 +13,16 @@ from dsv41c.runtime.manifest import CallEntry, Manifest, RegionEntry
 from dsv41c.words import counted, layers
 
 
-def calls(manifest: Manifest, region: RegionEntry) -> list[CallEntry]:
-    """The calls of a region in order; plans of before minor version 1 call each op by itself."""
-    if region.calls:
-        return region.calls
-    kinds = {op.id: op.kind for op in manifest.ops}
-    return [CallEntry(kind=kinds[op], ops=[op]) for op in region.ops]
+def calls(region: RegionEntry, kinds: Mapping[str, str]) -> list[CallEntry]:
+    """The calls of a region in order, each op by itself where the plan joins none; `kinds` of ops by id."""
+    return region.calls or [CallEntry(kind=kinds[op], ops=[op]) for op in region.ops]
 
 
 def data(manifest: Manifest) -> list[dict[str, Any]]:
     """Every kernel that the plan names, with its calls of a step."""
     ops = {op.id: op for op in manifest.ops}
-    made: dict[str, list[list[str]]] = {}
-    for region in manifest.regions:
-        for call in calls(manifest, region):
-            made.setdefault(call.kind, []).append(call.ops)
+    kinds = {op.id: op.kind for op in manifest.ops}
+    made = Counter(call.kind for region in manifest.regions for call in calls(region, kinds))
     variant = NATIVE_VARIANT.get(manifest.target.family)
     found = []
     for entry in manifest.kernels:
@@ -36,7 +32,7 @@ def data(manifest: Manifest) -> list[dict[str, Any]]:
             {
                 "kernel": entry.kernel,
                 "native": entry.kernel.partition(".")[0] == variant,
-                "calls": len(made.get(kind, ())),
+                "calls": made[kind],
                 "ops": len(served),
                 "op_kinds": list(dict.fromkeys(op.kind for op in served)),
                 "layers": sorted({op.layer for op in served if op.layer is not None}),

@@ -17,7 +17,11 @@ from dsv41c.words import layers, ranges, size
 def data(manifest: Manifest) -> dict[str, Any]:
     """Every pool of session state, the values of a step, both with who makes and reads them, and totals by kind."""
     ends = _Ends(manifest)
-    held = [_pool(manifest, pool, ends) for pool in pools(manifest)]
+    versions: dict[str, list[ValueEntry]] = defaultdict(list)
+    for value in manifest.values:
+        versions[value.storage or value.id].append(value)
+    groups, count = ratios(manifest), slots(manifest)
+    held = [_pool(pool, versions[pool.id], ends, groups.get(pool.id), count) for pool in pools(manifest)]
     step = [
         {**_entry(value, [value], ends), "bytes_per_token": value.bytes}
         for value in manifest.values
@@ -39,16 +43,15 @@ class _Ends:
                 self.readers[value].append(op)
 
 
-def _pool(manifest: Manifest, pool: ValueEntry, ends: _Ends) -> dict[str, Any]:
-    versions = [value for value in manifest.values if pool.id in (value.id, value.storage)]
-    group = ratios(manifest).get(pool.id)
+def _pool(pool: ValueEntry, versions: list[ValueEntry], ends: _Ends, group: int | None, count: int) -> dict[str, Any]:
+    """A pool of `count` slots; `group`: tokens of a row, where it has one for each group."""
     row = prod(int(width) for width in pool.shape[1:]) * DTYPE_BYTES[pool.dtype]
     return {
         **_entry(pool, versions, ends),
         "mirror": any(op.kind in CARRIERS for value in versions for op in ends.writers[value.id]),
         "bytes_per_token": row / group if group is not None else 0,
         "bytes_per_session": pool.bytes,
-        "bytes": pool.bytes * slots(manifest),
+        "bytes": pool.bytes * count,
     }
 
 
