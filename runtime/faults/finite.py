@@ -178,9 +178,7 @@ class _Region:
             return of_step_value(entry, tensor, count, first, grouped, self.tokens)
         ports = op.writes if writes else op.reads
         port = next(name for name, each in ports.items() if each == value)
-        # Keys are made of groups; everything else that touches state has tokens.
-        columns = (ratio - 1 + self.tokens) // ratio if op.kind == "index_keys" else self.tokens
-        given = Given(self.step, columns, tensor.shape[row_axis(entry.kind)], op.attrs.get("ratio"), topk)
+        given = Given(self.step, self.tokens, tensor.shape[row_axis(entry.kind)], op.attrs.get("ratio"), topk)
         touch = (writes_of if writes else reads_of)(op.kind, port, given)
         if touch is None:
             return None

@@ -81,9 +81,11 @@ class TwoShards:
 
     def __init__(self, added: float = 0.0) -> None:
         self.added = added
+        self.sums = 0
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of both parts."""
+        self.sums += 1
         return x + self.added
 
     def all_gather(self, x: torch.Tensor, axis: int) -> torch.Tensor:
@@ -103,12 +105,14 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
 @pytest.mark.parametrize("added", [0.0, INF])
 def test_a_shard_goes_on_to_where_all_have_met(added: float, shards: tuple[Plan, Path]) -> None:
     compiled, checkpoint = shards
-    running = Engine(compiled, checkpoint, check_finite=True, collectives=TwoShards(added))
+    other = TwoShards(added)
+    running = Engine(compiled, checkpoint, check_finite=True, collectives=other)
     if not added:
         running.feed(running.open(), ids()[:9])
         return
     finding = told(lambda: running.feed(running.open(), ids()[:9]))
     assert "`layers.0.attn.all_reduce` made" in finding.message
+    assert other.sums == sum(op.kind == "all_reduce" for op in compiled.manifest.ops)
     assert facts(finding)["inputs"] == "this process's part is finite, another's is not"
 
 
@@ -285,6 +289,17 @@ def test_the_op_inside_a_fused_call_is_named(kind: str) -> None:
     finding = told(lambda: running.feed(session, ids()[30:34]))
     assert facts(finding)["kind"] == kind and facts(finding)["inputs"] == "all finite"
     assert "run again op by op" in finding.notes[0] and f"`{facts(finding)['op']}` is the first" in finding.notes[0]
+
+
+def test_state_that_a_fused_call_overwrites_is_looked_at_as_it_was() -> None:
+    """Tokens 20 to 23 take the rows of 4 to 7, of which token 20 still sees 5 to 7."""
+    running = fused(None)
+    session = running.open()
+    session.feed(ids()[:20])
+    running.pools.tensors[running.pools.storage_of["window_kv@L4"]][session.slot, 6] = NAN
+    got = facts(told(lambda: session.feed(ids()[20:24])))
+    assert got["op"] == "layers.4.attn.attend" and got["inputs"] == "not finite: `window_kv@L4.before`"
+    assert (got["position"], got["index"][:4]) == ("20", "[0, ")
 
 
 def test_a_fused_kernel_that_is_wrong_itself_is_told_so() -> None:
