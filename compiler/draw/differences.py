@@ -21,9 +21,9 @@ def summary(view: View) -> str:
 
 
 def text(view: View) -> str:
-    """A line a difference."""
+    """What is compared, and a line a difference."""
     assert view.before is not None
-    lines = [f"# {view.after}, compared with {view.before}: {summary(view)}"]
+    lines = [f"# before: {view.before}", f"# after: {view.after}", f"# {summary(view)}"]
     lines += [f"{change.kind:10}  {change.sentence}" for change in view.differences]
     return "".join(f"{escaped(line)}\n" for line in lines)
 

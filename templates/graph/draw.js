@@ -146,6 +146,18 @@ function isHiddenRow(item) {
   return item.fold !== null && folded.has(item.fold) && data.folds[item.fold].first !== items.get(item.id).at;
 }
 
+// The arc that is drawn for each: one for all of a value between the same two rows, of which folds make many.
+let stands = [];
+function standing() {
+  const first = new Map();
+  const seen = (at) => (isHiddenRow(data.items[at]) ? data.folds[data.items[at].fold].first : at);
+  return data.arcs.map((arc, at) => {
+    const key = JSON.stringify([arc.value, seen(arc.source), seen(arc.target), arc.change]);
+    if (!first.has(key)) first.set(key, at);
+    return first.get(key);
+  });
+}
+
 function draw(layer) {
   const { top, height } = tops();
   const labels = node("g");
@@ -153,7 +165,8 @@ function draw(layer) {
   drawColumns(layer, height);
   data.items.forEach((item, at) => item.row || drawBand(layer, labels, item, top[at]));
   drawGhosts(layer, top);
-  data.arcs.forEach((arc, at) => isInside(arc) || drawArc(layer, labels, arc, at, top));
+  stands = standing();
+  data.arcs.forEach((arc, at) => isInside(arc) || stands[at] !== at || drawArc(layer, labels, arc, at, top));
   data.items.forEach((item, at) => !item.row || isHiddenRow(item) || drawRow(layer, item, top[at]));
   layer.append(labels);
   return height;

@@ -61,7 +61,8 @@ function light() {
   layer.classList.toggle("dim", chosen !== null);
   layer.querySelectorAll(".lit, .chosen").forEach((part) => part.classList.remove("lit", "chosen"));
   if (chosen === null) return;
-  const { rows, arcs } = lit(chosen, chosenWay);
+  const { rows, arcs: every } = lit(chosen, chosenWay);
+  const arcs = new Set([...every].map((at) => stands[at]));
   if ("row" in chosen) data.items.forEach((item) => item.parent === chosen.row && rows.add(item.id));
   const open = new Set([...rows].filter((id) => items.has(id)).map((id) => shownRow(items.get(id)).id));
   for (const row of layer.querySelectorAll(".row")) row.classList.toggle("lit", open.has(row.dataset.row));
@@ -81,7 +82,7 @@ function shownRow(item) {
 function find(target) {
   if ("row" in target) return layer.querySelector(`[data-row="${CSS.escape(shownRow(items.get(target.row)).id)}"]`);
   if ("state" in target) return layer.querySelector(`[data-state="${CSS.escape(target.state)}"]`);
-  return layer.querySelector(`[data-edge="${target.edge}"]`);
+  return layer.querySelector(`[data-edge="${stands[target.edge]}"]`);
 }
 
 open = (target, way = "") => {

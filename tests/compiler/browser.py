@@ -51,11 +51,11 @@ class Page:
         elif method == "Page.loadEventFired":
             self.loaded = True
 
-    def open(self, file: Path, width: int = 1400, height: int = 900) -> None:
+    def open(self, file: Path, width: int = 1400, height: int = 900, density: float = 1) -> None:
         """Load a file and wait for it."""
         for domain in ("Runtime", "Log", "Network", "Page"):
             self.send(f"{domain}.enable")
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "height": height, "deviceScaleFactor": density, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         self.loaded = False
         self.errors.clear()
