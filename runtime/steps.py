@@ -17,6 +17,7 @@ from dsv41c.kernels.step import Step
 from dsv41c.runtime.captured import CapturedSteps
 from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.device.families import device_for, kernel_variants
+from dsv41c.runtime.device.tensors import integers
 from dsv41c.runtime.executor import Executor, LoadedPlan
 from dsv41c.runtime.faults.told import raise_told
 from dsv41c.runtime.faults.weights import unfit_weights
@@ -167,14 +168,12 @@ class Steps:
         slots = [*rows.slots, *[self.pools.spare] * rows.padding]
         positions = [*rows.positions, *[0] * rows.padding]
         steps = {
-            place: Step(
-                torch.tensor(slots, device=device.place), torch.tensor(positions, device=device.place), rows.context
-            )
+            place: Step(integers(slots, device.place), integers(positions, device.place), rows.context)
             for place, device in self.devices.items()
         }
         record = trace.begin() if trace is not None else None
         first = self.devices[self.executor.stages[0].place].place
-        return self.executor.run_stages(torch.tensor(ids, device=first), steps, rows, record, tail=rows.tail)
+        return self.executor.run_stages(integers(ids, first), steps, rows, record, tail=rows.tail)
 
 
 def _here(manifest: Manifest, world: World | None) -> dict[int, str]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from dsv41c.runtime.device.findings import moved
 from dsv41c.runtime.device.geometry import Geometry, geometries
 from dsv41c.runtime.device.protocol import GraphKey, Work
+from dsv41c.runtime.device.tensors import pinned
 from dsv41c.runtime.refusals import raise_if
 
 
@@ -83,8 +84,8 @@ class GraphDevice:
         self._pool = None
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy values into a tensor of the device."""
-        target.copy_(source)
+        """Copy values into a tensor of the device, behind what is under way there; the host does not wait."""
+        target.copy_(pinned(source) if source.device.type == "cpu" else source, non_blocking=True)
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -10,6 +10,17 @@ from torch import Tensor
 from dsv41c.kernels.reference.encodings import Packed, Stacked
 
 
+def integers(values: Sequence[object], place: torch.device) -> Tensor:
+    """int64 numbers on a device, of what shape they are nested in. What is under way there is not waited for."""
+    host = torch.tensor(values, dtype=torch.int64)
+    return pinned(host).to(place, non_blocking=True) if place.type == "cuda" else host.to(place)
+
+
+def pinned(host: Tensor) -> Tensor:
+    """A tensor of the host where a GPU takes it from without the host's waiting: a copy from elsewhere may wait."""
+    return host if host.is_pinned() else host.pin_memory()
+
+
 def on_device(weights: Mapping[str, object], place: torch.device) -> dict[str, object]:
     """Weights and constants by id on a device, packed ones as they are; what is there already is not copied.
 

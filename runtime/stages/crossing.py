@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dsv41c.runtime.device.tensors import integers
 from dsv41c.runtime.manifest import Manifest, TransferEntry
 from dsv41c.runtime.stages.layout import Boundary, plain_id, ratios
 from dsv41c.runtime.stages.wire import from_wire, to_wire, wire_form
@@ -130,7 +131,7 @@ class Crossing:
         slots, numbers = rows.appended(self._ratios[move.value])
         if len(rows.slots) == 1:  # a range of one slot, which needs nothing from the host
             return rows.slots[0], slice(numbers[0], numbers[-1] + 1) if numbers else slice(0, 0)
-        slot, number = torch.tensor([slots, numbers], dtype=torch.int64, device=device)
+        slot, number = integers([slots, numbers], device)
         return slot, number
 
     def _sizes(self, move: TransferEntry, context: int) -> Iterator[int]:

@@ -29,7 +29,7 @@ MEMBERS = str(HERE / "stage_members.py")
 FOLDERS = (HERE.parent / "runtime", HERE.parent / "runtime" / "stages", os.environ.get("PYTHONPATH", ""))
 PATHS = {"PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
 KINDS = {"one": 1, "both": 1, "processes": 2, "shards": 2}
-MODELS = ("toy", "cut", "random0", "random1", "random2")
+MODELS = ("toy", "cut", "random0", "random1")
 SHARDS_BOUND = {"toy": 0.05, "cut": 0.05}  # of the norm of all logits
 SAME_SELECTIONS = 0.97  # of all groups that are selected, at least so many
 
@@ -39,13 +39,16 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What each process saw, by kind."""
     folder = tmp_path_factory.mktemp("stages")
     write(folder, specs)
-    found = {}
-    for kind, size in KINDS.items():
-        members = started(size, [MEMBERS, kind, str(folder)], **PATHS) if size > 1 else [alone(kind, folder)]
-        said = [member.communicate(timeout=300)[1] for member in members]
-        assert not any(member.returncode for member in members), "\n".join(said)
-        found[kind] = [torch.load(folder / f"{kind}.{rank}", weights_only=False) for rank in range(size)]
-    return found
+    members = {
+        kind: started(size, [MEMBERS, kind, str(folder)], **PATHS) if size > 1 else [alone(kind, folder)]
+        for kind, size in KINDS.items()
+    }
+    said = [member.communicate(timeout=400)[1] for each in members.values() for member in each]
+    assert not any(member.returncode for each in members.values() for member in each), "\n".join(said)
+    return {
+        kind: [torch.load(folder / f"{kind}.{rank}", weights_only=False) for rank in range(size)]
+        for kind, size in KINDS.items()
+    }
 
 
 def alone(kind: str, folder: Path) -> subprocess.Popen[str]:
