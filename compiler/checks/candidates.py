@@ -62,7 +62,7 @@ def candidate_source_without_keys(flow: Flow, ledger: Ledger) -> None:
             continue
         role = {"kv_source_layers": "KV source", "index_source_layers": "index source"}
         lacks = " and no ".join(role[name] for name in missing)
-        message = f"layer {layer} is the candidate source and no {lacks}, expected a layer that is both"
+        message = f"layer {layer} is the candidate source and no {lacks}; it has to be both a KV and an index source"
         both = flow.producers["index_k"]
         where = " and ".join(f"`{name}`" for name in missing)
         help_text = f"add {layer} to {where}" + (f", or name one of {runs(both)} instead" if both else "")

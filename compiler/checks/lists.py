@@ -134,7 +134,8 @@ def source_without_branch(view: View, ledger: Ledger) -> None:
         labels = [Label(place, f"also in `{name}`") for name, place in others]
         labels.append(Label(view.place("layers", "compress_ratios", layer), f"ratio of layer {layer}"))
         lists = " and ".join(f"`{name}`" for name in named)
-        help_text = f"give layer {layer} a ratio of 1 or more, or take it out of {lists}"
+        instead = f"take it out of {lists}" if set(named) != {_CANDIDATE} else "name another layer, or none"
+        help_text = f"give layer {layer} a ratio of 1 or more, or {instead}"
         facts = ((f"layers.compress_ratios[{layer}]", "0"),)
         spoils = [*map(listed, named), *(read(kind, layer) for kind in SHARED_KINDS)]
         ledger.report(Diagnostic("DSV304", message, first[1], tuple(labels), facts, help_text), spoils)

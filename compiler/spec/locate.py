@@ -128,6 +128,10 @@ def _escape(ref: str, origin: Origin) -> str:
 def _unknown(ref: str, what: str, names: tuple[str, ...], span: Span) -> Diagnostic:
     near = difflib.get_close_matches(ref, names, 1, 0.5)
     hint = f"did you mean `{near[0]}`? " if near else ""
+    if what == "spec" and ref in shipped_names("targets"):
+        hint = f"`{ref}` is a target, laid over a spec by `--target {ref}`; "
+    elif what == "target" and ref in shipped_names():
+        hint = f"`{ref}` is a spec, not a machine; "
     return Diagnostic(
         "DSV220",
         f"no {what} named `{shown_key(ref)}`",

@@ -65,7 +65,6 @@ def inside(word: str, span: Span) -> Span | None:
 
 def retyped(path: Path, expected: str, value: object, span: Span) -> tuple[str, tuple[Edit, ...]]:
     """How a value becomes one of the type that is expected, in words; and as edits, where that is a matter of form."""
-    start, end = replace(span, end_column=span.column), replace(span, column=span.end_column)
     whole = span.end_line == span.line
     if isinstance(value, str) and expected in ("an integer", "a number"):
         number = resolve(value)
@@ -74,12 +73,33 @@ def retyped(path: Path, expected: str, value: object, span: Span) -> tuple[str, 
     if isinstance(value, float) and value.is_integer() and expected == "an integer":
         return f"write {int(value)}", (Edit(span, str(int(value))),)
     if expected == "a list" and value is not None and not isinstance(value, str | Mapping):
-        return f"write it in brackets: [{shown(value)}]", (Edit(start, "["), Edit(end, "]"))
+        return f"write it in brackets: [{shown(value)}]", _around(span, "[", "]")
+    if expected == "a list" and isinstance(value, str):
+        return _listed(value, span if whole else None)
+    if expected == "a list" and value is None:
+        return "write the entries in brackets, or `[]` if there are none", ()
+    if expected == "a map" and isinstance(value, str):
+        return "write its entries as `key: value`, with a colon and a space", ()
     if expected == "text" and isinstance(value, int | float) and not isinstance(value, bool):
-        return f'write it in quotes: "{shown(value)}"', (Edit(start, '"'), Edit(end, '"'))
+        return f'write it in quotes: "{shown(value)}"', _around(span, '"', '"')
     if isinstance(value, Mapping):
         return f"write {expected} here; keys that belong beside `{path[-1]}` are indented like it", ()
     return f"write {expected} here", ()
+
+
+def _listed(text: str, span: Span | None) -> tuple[str, tuple[Edit, ...]]:
+    """A list that was written as text: numbers without brackets, dashes without spaces, one entry by itself."""
+    if re.fullmatch(r"\s*-?[0-9]+(\s*,\s*-?[0-9]+)+\s*", text):
+        right = f"[{text.strip()}]"
+        return f"write it in brackets, without quotes: {right}", (Edit(span, right),) if span else ()
+    if re.fullmatch(r"(-[0-9]+\s*)+", text):
+        return "put a space behind each `-` that begins an entry", ()
+    return f"write it in brackets: [{shown(text)}]", _around(span, "[", "]") if span else ()
+
+
+def _around(span: Span, before: str, after: str) -> tuple[Edit, ...]:
+    start, end = replace(span, end_column=span.column), replace(span, column=span.end_column)
+    return Edit(start, before), Edit(end, after)
 
 
 def _digits(word: str) -> list[str]:

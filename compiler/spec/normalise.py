@@ -82,7 +82,9 @@ def placement(data: dict[str, Any], counts: Counts) -> dict[str, Any]:
     filled = {"devices": ("cpu:0",), **data}
     if filled.get("layer_ends") is None:
         filled.pop("layer_ends", None)
-        if isinstance(filled["devices"], tuple) and len(filled["devices"]) == 1:
+        if not isinstance(filled["devices"], tuple):
+            filled["layer_ends"] = POISON  # how many stages there are, nobody can say
+        elif len(filled["devices"]) == 1:
             filled["layer_ends"] = POISON if counts.n_layers is None else (counts.n_layers,)
     return filled
 

@@ -11,9 +11,11 @@ from pydantic import ValidationError
 
 from dsv41c.compiler.source import Node, Poison, Spans, poisoned, shown, to_data
 from dsv41c.compiler.spec import dims, findings, normalise, salvage
+from dsv41c.compiler.spec.locate import shipped_names
 from dsv41c.compiler.spec.models import FORMAT, NAME_PATTERN, OPTIONAL_SECTIONS, SECTIONS, Section, Spec
 from dsv41c.compiler.spec.salvage import Salvaged
 from dsv41c.diagnostics import Diagnostic, Sink
+from dsv41c.words import shortlist
 
 _HEADER = ("format", "name")
 MAX_FINDINGS = 200  # of one map: a list of thousands of wrong entries is one fault
@@ -41,7 +43,13 @@ def validate(root: Node, sink: Sink) -> Validated:
         sink.add(_no_map(root))
         return Validated(None, {}, frozenset(SECTIONS), None, Spans(root))
     spans = Spans(root)
+    if (whole := _something_else(root)) is not None:
+        sink.add(whole)
+        return Validated(None, {}, frozenset(SECTIONS), None, spans)
     suppressed = _unknown_sections(root, spans, sink)
+    if (fragment := _fragment(root, suppressed)) is not None:
+        sink.add(fragment)
+        suppressed |= {"extends", *findings.known_keys(())}
     # Of a section that was meant by a misspelt one, what a base says is not what the spec says.
     doubtful = suppressed & set(SECTIONS) if "extends" not in suppressed else set()
     root = replace(root, value={key: node for key, node in root.value.items() if key not in doubtful})
@@ -171,6 +179,28 @@ def _check_name(name: object, spans: Spans, sink: Sink) -> bool:
         sink.add(findings.bad_name(name, span))
         return False
     return True
+
+
+def _something_else(root: Node) -> Diagnostic | None:
+    """The finding for a model's config where a spec is expected."""
+    if root.get("model_type") is None and root.get("text_config") is None:
+        return None
+    message = "text is the config of a model, expected a spec"
+    help_text = "make a spec of it: `dsv41c import CONFIG.json -o SPEC.yaml`"
+    return Diagnostic("DSV203", message, findings.head(root.span), facts=(("expected", "a spec"),), help=help_text)
+
+
+def _fragment(root: Node, suppressed: set[str]) -> Diagnostic | None:
+    """The finding for a part of a spec that says neither what it is nor where the rest comes from."""
+    assert isinstance(root.value, Mapping)
+    required = [name for name in (*_HEADER, *SECTIONS) if name not in OPTIONAL_SECTIONS]
+    absent = [name for name in required if root.get(name) is None and name not in suppressed]
+    if not set(_HEADER) <= set(absent) or len(absent) < len(required) // 2:
+        return None
+    message = f"the spec lacks {shortlist([f'`{name}`' for name in absent], 4)}, and extends no spec that has them"
+    help_text = "add `extends: NAME` to start from a shipped spec, or write the rest out"
+    facts = (("shipped specs", ", ".join(shipped_names())),)
+    return Diagnostic("DSV202", message, findings.head(root.span), facts=facts, help=help_text)
 
 
 def _no_map(root: Node) -> Diagnostic:

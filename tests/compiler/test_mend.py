@@ -37,6 +37,15 @@ SLIPS = {
     "a number in quotes": ('model: {dim: "128"}', "model: {dim: 128}"),
     "a whole number with a fraction": ("model: {n_layers: 8.0}", "model: {n_layers: 8}"),
     "a list of one": ("runtime: {decode_buckets: 2 }", "runtime: {decode_buckets: [2] }"),
+    "a text for a list": (
+        "placement: {devices: cpu:0, layer_ends: [8]}",
+        "placement: {devices: [cpu:0], layer_ends: [8]}",
+    ),
+    "a list without brackets": (
+        "layers:\n  kv_source_layers: 2, 5 # both",
+        "layers:\n  kv_source_layers: [2, 5] # both",
+    ),
+    "a list in quotes": ("layers: {kv_source_layers: '2, 5'}", "layers: {kv_source_layers: [2, 5]}"),
     "a number for a name": ("name: 41", 'name: "41"'),
     "order": ("layers: {kv_source_layers: [5,  2]}", "layers: {kv_source_layers: [2,  5]}"),
     "order in a block": (
