@@ -1,6 +1,8 @@
 """The README's pictures of the viewer, from the page itself in a headless Chromium.
 
-python tests/pictures.py      # writes examples/viewer*.png anew; look at them before you keep them
+    python tests/pictures.py      # writes examples/viewer*.png anew
+
+Look at them before you keep them.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _changed(old: Item, item: Item, columns: tuple[str, ...], kinds: tuple[Kind,
         ("device", old.device, item.device),
         ("what", old.detail, item.detail),
         ("capture region", ", ".join(old.regions), ", ".join(item.regions)),
-        ("kernels", ", ".join(old.kernels), ", ".join(item.kernels)),
+        ("kernels", ", ".join(name for name in old.kernels if name not in item.kernels), ""),
     ]
     was = tuple((name, one or "none") for name, one, other in pairs if one != other)
     moved = columns.index(old.device) if old.device != item.device else None

@@ -21,7 +21,7 @@ function fit() {
   const whole = Math.min(clientWidth / data.width, clientHeight / height, 1.4);
   eye.scale = Math.max(whole, 0.02);
   eye.x = (clientWidth - data.width * eye.scale) / 2;
-  eye.y = Math.max(0, (clientHeight - height * eye.scale) / 2);
+  eye.y = Math.max(belowTitles(), (clientHeight - height * eye.scale) / 2);
   look();
 }
 
@@ -31,8 +31,13 @@ function begin() {
   if (eye.scale >= 0.4) return;
   eye.scale = Math.min(stage.clientWidth / data.width, 0.8);
   eye.x = Math.max(0, (stage.clientWidth - data.width * eye.scale) / 2);
-  eye.y = 0;
+  eye.y = belowTitles();
   look();
+}
+
+// Where the picture begins, so that titles, which stay readable, do not cover its first row.
+function belowTitles() {
+  return Math.max(0, 22 - data.head * eye.scale);
 }
 
 function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {

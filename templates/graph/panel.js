@@ -220,8 +220,9 @@ function onTheWay(origins, row, way) {
     }
   });
   data.arcs.forEach((arc, number) => {
-    if (!origins.has(arc.origin)) return;
-    if (way !== "before" && made.has(arc.origin)) found.add(number);
+    const gone = arc.change === "removed";
+    if (!origins.has(arc.origin) && !gone) return;
+    if (way !== "before" && (gone ? arc.source === at : made.has(arc.origin))) found.add(number);
     if (way !== "after" && arc.target === at) {
       found.add(number);
       follow(arc.value);
