@@ -29,8 +29,8 @@ def test_every_kind_and_family_has_a_cell() -> None:
         assert {row.kernels["cpu"], row.kernels["hpu"]} == {"reference"}
     for family in FAMILIES:
         assert {kind for kind, row in found.items() if row.kernels[family] == "native"} == set(NATIVE[family])
-    assert found["experts"].kernels["cuda"] == found["experts"].kernels["rocm"] == "native (in ffn)"
-    assert found["norm"].kernels["cuda"] == "native (in attention_input, ffn, logits)"
+    assert found["experts"].kernels["cuda"] == found["experts"].kernels["rocm"] == "native (in ffn, ffn_shard)"
+    assert found["norm"].kernels["cuda"] == "native (in attention_input, ffn, ffn_shard, logits)"
 
 
 def test_a_kind_that_a_family_has_no_kernel_for_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
