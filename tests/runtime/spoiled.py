@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from golden_tiny import engine
 from torch import Tensor
 
+from dsv41c.diagnostics import Diagnostic, UserFault
+from dsv41c.kernels.fusion import FUSED
+from dsv41c.kernels.reference.fused import compose
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.runtime.device.cpu import CpuDevice
 from dsv41c.runtime.device.protocol import GraphKey, Work
@@ -33,6 +37,15 @@ class Spoiled:
             return self.change(result) if self.calls > self.since else result
 
         return spoiled
+
+
+class Fused(Spoiled):
+    """Spoiled kernels whose fused kinds are made of them, or fail as a whole."""
+
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        if kind in FUSED and kind != self.kind:
+            return compose(FUSED[kind], self)
+        return super().__getattr__(kind)
 
 
 def raising(error: Exception) -> Callable[[Any], Any]:
@@ -100,3 +113,16 @@ def on_device(device: FailingDevice, monkeypatch: Any, **options: Any) -> Engine
 def device_error(text: str = "CUDA error: unspecified launch failure") -> Exception:
     """What torch raises for an error of a device; newer ones raise a kind of it."""
     return RuntimeError(text)
+
+
+def told(work: Callable[[], object]) -> Diagnostic:
+    """The one finding that work ends with."""
+    with pytest.raises(UserFault) as fault:
+        work()
+    (finding,) = fault.value.diagnostics
+    return finding
+
+
+def facts(finding: Diagnostic) -> dict[str, str]:
+    """The facts of a finding by name."""
+    return dict(finding.facts)

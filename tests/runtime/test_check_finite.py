@@ -11,8 +11,7 @@ import planted
 import pytest
 import torch
 from golden_tiny import LOGITS_BOUND, MODES, ORACLE, TINY, apart, golden, ids, plan, weights, weights_for
-from spoiled import Spoiled, put
-from test_step_faults import Fused, facts, told
+from spoiled import Fused, Spoiled, facts, put, told
 
 from dsv41c.compiler.cli import main
 from dsv41c.runtime.engine import Engine

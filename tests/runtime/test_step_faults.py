@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ import pytest
 import spoiled
 import torch
 from golden_tiny import ORACLE, TINY, engine, ids, plan, weights, weights_for
-from spoiled import FailingDevice, Spoiled, device_error, narrower, on_device, raising
+from spoiled import FailingDevice, Fused, Spoiled, device_error, facts, narrower, on_device, raising, told
 
 from dsv41c.compiler.cli import main
-from dsv41c.diagnostics import Diagnostic, UserFault
-from dsv41c.kernels.fusion import FUSED
-from dsv41c.kernels.reference.fused import compose
+from dsv41c.diagnostics import UserFault
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.faults.errors import code_of, said
 from dsv41c.runtime.stages import processes
@@ -25,18 +22,6 @@ from dsv41c.runtime.stages.transport import Ended, LocalTransport
 
 THREE = "placement: {devices: [cpu:0, cpu:1], layer_ends: [3, 10]}"
 ONE = 'placement: {devices: ["cpu:0"], layer_ends: [10]}'
-
-
-def told(work: Callable[[], object]) -> Diagnostic:
-    """The one finding that work ends with."""
-    with pytest.raises(UserFault) as fault:
-        work()
-    (finding,) = fault.value.diagnostics
-    return finding
-
-
-def facts(finding: Diagnostic) -> dict[str, str]:
-    return dict(finding.facts)
 
 
 def four(kernels: object, **options: Any) -> Engine:
@@ -174,15 +159,6 @@ def test_a_device_that_fails_when_it_is_waited_for(monkeypatch: pytest.MonkeyPat
     assert finding.code == "DSV842" and "while it was waited for" in finding.message
     assert "from `embed` to `head`" in finding.notes[0] and session.broken
     assert facts(finding)["sessions"] == "slot 0 (epoch 1) at positions 0-7"
-
-
-class Fused(Spoiled):
-    """Spoiled kernels whose fused kinds are made of them, or fail as a whole."""
-
-    def __getattr__(self, kind: str) -> Callable[..., Any]:
-        if kind in FUSED and kind != self.kind:
-            return compose(FUSED[kind], self)
-        return super().__getattr__(kind)
 
 
 @pytest.mark.parametrize("kind", ["attend", "attention_output"])
