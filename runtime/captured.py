@@ -183,7 +183,7 @@ class CapturedSteps:
                 if self.executor.checks:
                     self._check(part, values, rows)
             except Exception as error:
-                raise_told(error, self.executor.where("replay", stage, part, rows))
+                raise_told(error, self.executor.where("replay", stage, part, rows), of_device=True)
 
     def _check(self, part: range, values: Mapping[str, Tensor], rows: Rows | None) -> None:
         for index in part:
@@ -219,7 +219,7 @@ class CapturedSteps:
                     how = "capture"
                     values.update(device.capture(GraphKey(bucket, context, part.start, part.stop - 1), work))
                 except Exception as error:
-                    raise_told(error, self.executor.where(how, stage, part, None))
+                    raise_told(error, self.executor.where(how, stage, part, None), of_device=True)
         self.values[bucket, context] = values
 
     def _arrivals(self, stage: Stage, bucket: int, context: int, device: Device) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 How = Literal["eager", "warm-up", "capture", "replay", "waiting"]
 Facts = tuple[tuple[str, str], ...]
 _MOST_SESSIONS = 6
-_OUTSIDE = ("warm-up", "capture", "replay")  # what a device itself may fail at, without any op
+_MADE_HERE = "report this: every op was waited for, so this one made it. The process can use its device no more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class StepError(Exception):
 
     def made_here(self) -> StepError:
         """The same, where every op before was waited for."""
-        return StepError(replace(self.found, exact=True))
+        late = not self.found.exact
+        return StepError(replace(self.found, exact=True, help=_MADE_HERE if late else self.found.help))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,11 @@ class Where:
         return ("step", f"{kind}, {self.how}"), ("stage", stage), ("sessions", sessions(self.rows))
 
 
-def raise_told(error: Exception, where: Where) -> NoReturn:
+def raise_told(error: Exception, where: Where, *, of_device: bool = False) -> NoReturn:
     """Raise `UserFault` for what went wrong in a piece of work, or the error itself where it is nothing of the kind.
 
-    Leaving a capture may fail because of what failed inside: then that is told.
+    Leaving a capture may fail because of what failed inside: then that is told. `of_device`: all that was done was to
+    ask the device, so what torch raises is the device's.
     """
     inner = next((each for each in _chain(error) if isinstance(each, StepError | UserFault)), None)
     if isinstance(inner, UserFault):
@@ -88,7 +90,7 @@ def raise_told(error: Exception, where: Where) -> NoReturn:
         raise UserFault([_of_op(inner.found, where)]) from inner
     code = code_of(error)
     if code == "DSV840":
-        if where.how not in _OUTSIDE or not isinstance(error, RuntimeError):
+        if not of_device or not isinstance(error, RuntimeError):
             raise error
         code = DEVICE
     raise UserFault([_of_work(code, error, where)]) from error

@@ -142,7 +142,8 @@ def test_with_debug_every_region_was_waited_for() -> None:
     finding = told(lambda: running.feed(running.open(), ids()[:8]))
     assert "it was made in `layers.3`" in finding.notes[0]
     checked = engine(kernels=Spoiled("attend", raising(device_error()), since=3), check_finite=True)
-    assert told(lambda: checked.feed(checked.open(), ids()[:8])).notes == ()
+    finding = told(lambda: checked.feed(checked.open(), ids()[:8]))
+    assert finding.notes == () and finding.help is not None and "every op was waited for" in finding.help
 
 
 def test_a_device_that_fails_when_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +220,15 @@ def test_what_is_no_fault_of_an_op_stays_a_bug(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(LocalTransport, "run", run)
     with pytest.raises(KeyError):
         running.feed(running.open(), ids()[:4])
+
+    def ours(*_: object) -> None:
+        raise RuntimeError("ours too")
+
+    captured = on_device(FailingDevice("never", device_error()), monkeypatch)
+    monkeypatch.undo()
+    monkeypatch.setattr("dsv41c.runtime.captured.CapturedSteps._look", ours)
+    with pytest.raises(RuntimeError, match="ours too"):
+        captured.decode({captured.open(): 3})
 
 
 def test_nobody_watches_while_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
