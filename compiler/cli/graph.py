@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dsv41c.compiler.draw import Drawing
     from dsv41c.compiler.draw.overlay import Overlay
     from dsv41c.compiler.draw.picture import Level
+    from dsv41c.compiler.ir import Graph
     from dsv41c.compiler.select import Selection
 
 VIEWS = ("html", "svg")
@@ -90,6 +91,8 @@ def _drawing(arguments: Namespace, sides: list[Placed], overlay: Overlay | None)
         asked = _selected(f"+{arguments.focus},{arguments.focus}+", sides, "--focus")
         both = zip(sides, focused, strict=True)
         focus = next(found for side, one in both if one and (found := focus_of(side.graph, one, level)))
+        if not any(_drawn(side.graph, *pair) for side, *pair in zip(sides, focused, shown, strict=True)):
+            raise UsageError(f"`--focus {arguments.focus}` is not in what `--select {arguments.select}` draws")
         if depth is not None or not views:
             shown, depth = focused, 1 if depth is None else depth
     if depth is not None:
@@ -102,6 +105,15 @@ def _drawing(arguments: Namespace, sides: list[Placed], overlay: Overlay | None)
     ]
     other = drawings[1] if len(drawings) > 1 else None
     return replace(drawings[0], focus=focus, other=other, overlay=overlay)
+
+
+def _drawn(graph: Graph, focused: Selection | None, whole: Selection | None) -> bool:
+    """Whether a thing is in what is drawn: one of its ops, or a value itself or what makes it."""
+    if whole is None or focused is None:
+        return whole is None
+    makers = {op.id for value in focused.shown_values for op in graph.producers.get(value, ())}
+    ops, values = focused.shown_ops | makers, focused.shown_values
+    return not ops.isdisjoint(whole.shown_ops) or not values.isdisjoint(whole.shown_values)
 
 
 def _selected(expression: str | None, sides: list[Placed], option: str) -> list[Selection | None]:

@@ -80,6 +80,12 @@ def test_by_op_the_layer_of_the_focus_is_open(run):
     assert [fold["label"] for fold in data["folds"] if not fold["closed"]] == ["layer 5"]
 
 
+@pytest.mark.parametrize("expression", ["layers.3-5", "compress_kv@L5+", "layers.5.attn.compress"])
+def test_a_focus_within_a_selection(run, expression):
+    data = data_of(run("graph", "toy", "--select", expression, "--focus", "compress_kv@L5", "--format", "html").out)
+    assert data["focus"] == ["state", "compress_kv@L5"]
+
+
 def test_svg_shows_the_focus_stronger(run):
     text = run("graph", FLASH, "--focus", "compress_kv@L20", "--format", "svg").out
     rows = re.findall(r'<g class="row( faint)?"><title>layer (\d+)', text)
@@ -97,6 +103,10 @@ def test_svg_shows_the_focus_stronger(run):
         (["--focus", "layers.2", "--select", "layers.3"], "give one of them"),
         (["--focus", "layers.2", "--select", "layers.3", "--depth", "1", "--format", "svg"], "give one of them"),
         (["--focus", "layers.2", "--compare", "toy"], "goes with `--format html` and `svg`"),
+        (
+            ["--focus", "layers.5", "--select", "layers.3", "--format", "svg"],
+            "is not in what `--select layers.3` draws",
+        ),
         (["--depth", "-1", "--focus", "layers.2"], "not a number of 0 or more"),
         (["--compare", "-", "--overlay", "-", "--format", "svg"], "can be read once"),
         (["--focus", "layers.99"], "<--focus>:1:1"),
