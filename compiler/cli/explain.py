@@ -10,6 +10,7 @@ from importlib import resources
 from textwrap import indent
 
 from dsv41c.codes import TABLE, Code
+from dsv41c.codes.situations import SITUATIONS
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.parsing import UsageError
 
@@ -25,7 +26,7 @@ def work(arguments: Namespace, console: Console) -> int:
         console.result(_list_json() if arguments.json else _list())
         return 0
     code = _find(arguments.code)
-    console.result(json.dumps(asdict(code), indent=2, ensure_ascii=False) + "\n" if arguments.json else page(code))
+    console.result(json.dumps(_data(code), indent=2, ensure_ascii=False) + "\n" if arguments.json else page(code))
     return 0
 
 
@@ -42,11 +43,22 @@ def _find(word: str) -> Code:
 def page(code: Code) -> str:
     """A code's page as text."""
     parts = [f"{code.code} {code.name} ({code.severity})\n", f"{code.summary}\n", code.explanation.strip() + "\n"]
-    if code.bad:
-        parts.append("This gives it:\n\n" + indent(code.bad.strip(), "    ") + "\n")
-    if code.good:
-        parts.append("And this is mended:\n\n" + indent(code.good.strip(), "    ") + "\n")
+    bad, good = _example(code)
+    if bad:
+        parts.append("This gives it:\n\n" + indent(bad.strip(), "    ") + "\n")
+        parts.append("And this is mended:\n\n" + indent(good.strip(), "    ") + "\n")
     return "\n".join(parts)
+
+
+def _example(code: Code) -> tuple[str, str]:
+    """How a code comes about and the same mended: specs, or what else there is to say."""
+    return (code.bad, code.good) if code.bad else SITUATIONS.get(code.code, ("", ""))
+
+
+def _data(code: Code) -> dict[str, str]:
+    """A code as data, with its example whatever that is."""
+    bad, good = _example(code)
+    return {**asdict(code), "bad": bad, "good": good}
 
 
 def _list() -> str:
@@ -58,4 +70,4 @@ def _list() -> str:
 
 
 def _list_json() -> str:
-    return json.dumps([asdict(code) for _, code in sorted(TABLE.items())], indent=2, ensure_ascii=False) + "\n"
+    return json.dumps([_data(code) for _, code in sorted(TABLE.items())], indent=2, ensure_ascii=False) + "\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsv41c.codes import GROUPS, TABLE
+from dsv41c.codes.situations import SITUATIONS
 from dsv41c.compiler.checks import CHECKS, check
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic, UserFault
@@ -64,7 +65,8 @@ def test_code_is_complete(code):
     assert len(entry.explanation) > 40
     assert not UNKIND.search(entry.summary + entry.explanation), entry.explanation
     assert bool(entry.bad) == bool(entry.good), "bad and good come together"
-    assert entry.bad or code in TRIGGERS, f"{code} has neither example nor trigger"
+    assert bool(entry.bad) != (code in TRIGGERS), f"{code} has an example, or else a trigger"
+    assert bool(entry.bad) != (code in SITUATIONS), f"{code} has an example, or else says how it comes about"
 
 
 def test_codes_are_unique_and_triggers_known():
