@@ -56,9 +56,13 @@ class MappedFiles:
         with warnings.catch_warnings():
             # Torch warns that the buffer is read-only. That is the point: nothing writes to weights.
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            data = torch.frombuffer(self._maps[header.file], dtype=torch.uint8, count=header.size, offset=header.offset)
-        if data.data_ptr() % dtype.itemsize:
-            data = data.clone()  # the format does not promise alignment
+            data = torch.frombuffer(
+                self._maps[header.file], dtype=torch.uint8, count=header.extent, offset=header.offset
+            )
+        if header.pitch:
+            data = data.as_strided((header.shape[0], header.row), (header.pitch, 1))
+        if data.data_ptr() % dtype.itemsize or header.pitch % dtype.itemsize:
+            data = data.clone(memory_format=torch.contiguous_format)  # the format does not promise alignment
         assert math.prod(shape) * dtype.itemsize == header.size, header
         return data.view(dtype).view(shape)
 
@@ -66,4 +70,4 @@ class MappedFiles:
         """Tell the system not to read ahead in a tensor's pages: rows of a table are far apart."""
         first = header.offset // mmap.PAGESIZE * mmap.PAGESIZE
         if hasattr(mmap, "MADV_RANDOM") and header.size:
-            self._maps[header.file].madvise(mmap.MADV_RANDOM, first, header.offset + header.size - first)
+            self._maps[header.file].madvise(mmap.MADV_RANDOM, first, header.offset + header.extent - first)

@@ -41,8 +41,10 @@ DTYPE_BITS = {
 class TensorHeader(NamedTuple):
     """What a header says of a tensor. `offset` and `size` are bytes in `file`, which is a plain name in the folder.
 
-    `name` is the official name, `stored` the name in the file; they differ by a prefix. F4 shapes count elements, two a
-    byte; packed I8 and U8 shapes count bytes.
+    `name` is the official name, `stored` the name in the file; they differ by prefix or spelling, and `stored` says
+    which part it is where the file holds several in one. F4 shapes count elements, two a byte; packed I8 and U8 shapes
+    count bytes. `pitch` is the bytes from one row to the next where rows of another tensor lie between; `size` counts
+    the tensor's own.
     """
 
     name: str
@@ -52,6 +54,17 @@ class TensorHeader(NamedTuple):
     file: str
     offset: int
     size: int
+    pitch: int = 0
+
+    @property
+    def row(self) -> int:
+        """Bytes of one row; all of them where rows follow each other."""
+        return self.size // self.shape[0] if self.pitch and self.shape[0] else self.size
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first of its own to the last."""
+        return (self.shape[0] - 1) * self.pitch + self.row if self.pitch and self.size else self.size
 
 
 class _Entry(NamedTuple):
