@@ -7,45 +7,17 @@ header could steer: a header may be 100 MB at most and is compared with the file
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
+from dsv41c.runtime.weights.checkpoint import Checkpoint, located
 from dsv41c.runtime.weights.index import compare, list_files
 from dsv41c.runtime.weights.names import split_prefix, unused_family
 from dsv41c.runtime.weights.shard import LISTED, TensorHeader, read_shard
 from dsv41c.words import counted
 
 __all__ = ["Checkpoint", "TensorHeader", "open_checkpoint", "read_checkpoint"]
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Tensors by official name, and what is wrong with the files.
-
-    `path` is what the user gave, `folder` where the files are, `files` their sizes in bytes when read. `damaged` are
-    names that cannot be judged because their shard is broken or absent; `complete` is false when there may be more such
-    names than are known (a broken shard and no index), so that a missing tensor proves nothing.
-    """
-
-    path: Path
-    folder: Path
-    tensors: Mapping[str, TensorHeader]
-    files: Mapping[str, int]
-    prefix: str = ""
-    damaged: frozenset[str] = frozenset()
-    complete: bool = True
-    diagnostics: tuple[Diagnostic, ...] = field(default=())
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.size for tensor in self.tensors.values())
-
-    def located(self, findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-        """Findings about its files, which are placed by plain names, with the folder in front as the user gave it."""
-        return _located(findings, self.folder, self.path)
 
 
 def open_checkpoint(path: Path | str) -> Checkpoint:
@@ -80,18 +52,8 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
         prefix,
         frozenset(split_prefix(name)[1] for name in damaged),
         known and bool(listing.files),
-        _located(findings, listing.folder, path),
+        located(findings, listing.folder, path),
     )
-
-
-def _located(findings: Iterable[Diagnostic], folder: Path, path: Path) -> tuple[Diagnostic, ...]:
-    def placed(finding: Diagnostic) -> Diagnostic:
-        span = finding.span
-        if span is None or span.file == str(path):  # what is said of the checkpoint as a whole has its path already
-            return finding
-        return replace(finding, span=replace(span, file=str(folder / span.file)))
-
-    return tuple(map(placed, findings))
 
 
 def _not_read(weight_map: Mapping[str, str] | None, files: Iterable[str]) -> set[str]:
