@@ -65,7 +65,7 @@ _FLOW = {
     "DSV425": (f"{_GRAPH}, where `experts` write a value of kind `compress_kv`", _GRAPH),
     "DSV426": (f"{_GRAPH}, where layer 3 reads `post@L2.attn`", _GRAPH),
     "DSV427": (f"{_GRAPH}, where `layers.3.attn.collapse` reads `pre@L3.attn`", _GRAPH),
-    "DSV428": (f"{_GRAPH}, where `layers.4.attn.collapse` reads `streams@L3.ffn` past the engram", _GRAPH),
+    "DSV428": (f"{_GRAPH}, where `layers.4.attn.collapse` reads `streams@L3.ffn`", _GRAPH),
     "DSV429": (f"{_GRAPH}, where an `attend` reads `window_kv@L3`, the ring after it was written", _GRAPH),
     "DSV430": (f"{_GRAPH}, with a `window_store` before the `attend` that reads the ring", _GRAPH),
     "DSV431": (f"{_GRAPH}, without a `window_store`", _GRAPH),
