@@ -66,7 +66,7 @@ _FLOW = {
     "DSV426": (f"{_GRAPH}, where layer 3 reads `post@L2.attn`", _GRAPH),
     "DSV427": (f"{_GRAPH}, where `layers.3.attn.collapse` reads `pre@L3.attn`", _GRAPH),
     "DSV428": (f"{_GRAPH}, where `layers.4.attn.collapse` reads `streams@L3.ffn`", _GRAPH),
-    "DSV429": (f"{_GRAPH}, where an `attend` reads `window_kv@L3`, the ring after it was written", _GRAPH),
+    "DSV429": (f"{_GRAPH}, where an `attend` reads `window_kv@L3`", _GRAPH),
     "DSV430": (f"{_GRAPH}, with a `window_store` before the `attend` that reads the ring", _GRAPH),
     "DSV431": (f"{_GRAPH}, without a `window_store`", _GRAPH),
     "DSV505": ("the graph of two stages without the transfer of a selection", "the graph as the compiler places it"),
