@@ -42,25 +42,28 @@ class _Width:
 
 
 def uneven(view: View, ledger: Ledger) -> None:
-    """One finding for each width that does not divide."""
+    """Every width that is shared divides by the number of shards; that number is the one cause of all that do not."""
     if view.placement is None or view.placement.tensor_parallel == 1:
         return
     shards = view.placement.tensor_parallel
     widths = list(_widths(view))
     ways = [str(count) for count in range(1, shards) if all(width.splits(count) for width in widths)]
     uneven = {width.key for width in widths if not width.splits(shards)}
-    for width in widths:
-        if width.key not in uneven or width.factor in uneven:
-            continue
-        blocks = f" in whole blocks of {width.block}" if width.width % shards == 0 else ""
-        message = f"{width.what} {width.width} does not divide by {shards} shards{blocks}"
-        facts = [(f"{width.section}.{width.key}", str(getattr(view.loaded.sections[width.section], width.key)))]
-        facts += [("a shard's part", str(width.width // shards)), ("block", str(width.block))] if blocks else []
-        facts += [("placement.tensor_parallel", str(shards))]
-        labels = (Label(view.place("placement", "tensor_parallel"), f"{shards} shards"),)
-        help_text = f"set `placement.tensor_parallel` to {joined(ways[-_MOST_WAYS:], 'or')}"
-        place = view.place(width.section, width.key)
-        ledger.report(Diagnostic("DSV507", message, place, labels, tuple(facts), help_text))
+    found = [width for width in widths if width.key in uneven and width.factor not in uneven]
+    if not found:
+        return
+    named = []
+    labels, facts = [], []
+    for width in found:
+        whole = f" in whole blocks of {width.block}" if width.width % shards == 0 else ""
+        named.append(f"{width.what} {width.width}{whole}")
+        labels.append(Label(view.place(width.section, width.key), f"does not divide by {shards}{whole}"))
+        facts.append((f"{width.section}.{width.key}", str(getattr(view.loaded.sections[width.section], width.key))))
+        facts += [(f"a shard's part of `{width.key}`", str(width.width // shards))] if whole else []
+    message = f"{shards} shards do not evenly share {joined(named, 'and')}"
+    help_text = f"set `placement.tensor_parallel` to {joined(ways[-_MOST_WAYS:], 'or')}"
+    place = view.place("placement", "tensor_parallel")
+    ledger.report(Diagnostic("DSV507", message, place, tuple(labels), tuple(facts), help_text))
 
 
 def _widths(view: View) -> Iterator[_Width]:

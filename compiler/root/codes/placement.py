@@ -96,7 +96,7 @@ with their layer. A copy is what it copies: it has its kind, shape and dtype, an
         "DSV507",
         "shards-uneven",
         "error",
-        "a width that the processes of a stage share does not divide by their number",
+        "widths that the processes of a stage share do not divide by their number",
         """\
 With `placement.tensor_parallel: N` each of N processes has an N-th of the query heads, of the output groups, of the
 inner width of every expert, and of the vocabulary's rows in the head. All have the same size, so that one plan serves
