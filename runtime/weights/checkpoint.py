@@ -17,7 +17,8 @@ class Checkpoint:
     `path` is what the user gave, `folder` where the files are, `files` their sizes in bytes when read. `damaged` are
     names that cannot be judged because their shard is broken or absent; `complete` is false when there may be more such
     names than are known (a broken shard and no index), so that a missing tensor proves nothing. `metadata` is what a
-    GGUF file says beside its tensors, by key; None of other files.
+    GGUF file says beside its tensors, by key; None of other files. `declared` is what a safetensors one says of its
+    layout (`variants.DECLARATIONS`).
     """
 
     path: Path
@@ -29,6 +30,7 @@ class Checkpoint:
     complete: bool = True
     diagnostics: tuple[Diagnostic, ...] = field(default=())
     metadata: Mapping[str, object] | None = None
+    declared: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:

@@ -1,14 +1,15 @@
 """Encodings by name: which one a file's dtype is for a role, and what shapes it stores weight and scale in.
 
-The words are the manifest's: `f32`, `bf16`, `fp8_32x32`, `fp8_row32`, `fp4_32`. E4M3 data does not say how its scales
-are laid out, so the role's declared encoding decides; shapes are then checked against it, never used to guess.
+The words are the manifest's: `f32`, `bf16`, `fp8_32x32`, `fp8_row32` (MXFP8), `fp4_32` (MXFP4). E4M3 data does not say
+how its scales are laid out, so the role's declared encoding decides; shapes are then checked against it, never used to
+guess.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsv41c.kernels.encodings import ENCODINGS
+from dsv41c.kernels.encodings import ENCODINGS, Encoding
 from dsv41c.runtime.manifest import WeightEntry
 
 PLAIN = {"F32": "f32", "BF16": "bf16", "F16": "f16"}
@@ -53,3 +54,11 @@ def weight_shape(encoding: str, dtype: str, shape: Sequence[int]) -> tuple[int, 
 def scale_shape(encoding: str, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of the scale of a quantised tensor of a logical shape: [rows, columns] -> its grid of scales."""
     return ENCODINGS[encoding].scale_shape(shape)
+
+
+def fitting(scale: Sequence[int], encoding: str, shape: Sequence[int]) -> list[str]:
+    """What else codes of this width could be by the shape of their scale; the blocks of DeepSeek-V3 among them."""
+    bits = ENCODINGS[encoding].bits
+    known = {each.name: each for each in ENCODINGS.values() if each.block and each.bits == bits}
+    older = {"128x128 blocks, which are not read here": Encoding("", bits, (128, 128))}
+    return [name for name, each in {**known, **older}.items() if each.scale_shape(shape) == tuple(scale)]

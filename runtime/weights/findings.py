@@ -33,21 +33,21 @@ _HELP_COUNT = "set `model.n_layers` to the checkpoint's number of layers"
 class Faults:
     """Faults of single tensors; equal ones of a role become one finding that names the first and counts the rest."""
 
-    _groups: dict[tuple[str, str, str, str], list[TensorHeader]] = field(default_factory=dict)
+    _groups: dict[tuple[str, str, str, str, str], list[TensorHeader]] = field(default_factory=dict)
 
-    def add(self, code: str, entry: WeightEntry, tensor: TensorHeader, kind: str, text: str) -> None:
-        """Note that `KIND NAME TEXT`."""
-        self._groups.setdefault((code, entry.role, kind, text), []).append(tensor)
+    def add(self, code: str, entry: WeightEntry, tensor: TensorHeader, kind: str, text: str, help: str = "") -> None:
+        """Note that `KIND NAME TEXT`; the way out is the code's unless one is given."""
+        self._groups.setdefault((code, entry.role, kind, text, help or _HELP[code]), []).append(tensor)
 
     def diagnostics(self) -> list[Diagnostic]:
         """The findings, in the order in which their first tensors came."""
         found = []
-        for (code, role, kind, text), tensors in self._groups.items():
+        for (code, role, kind, text, help_text), tensors in self._groups.items():
             first = tensors[0]
             more = f" (and {len(tensors) - 1:,} more of role `{role}`)" if len(tensors) > 1 else ""
             facts = _facts([tensor.stored for tensor in tensors]) if more else ()
             message = f"{kind} `{first.stored}` {text}{more}"
-            found.append(Diagnostic(code, message, Span(first.file), facts=facts, help=_HELP[code]))
+            found.append(Diagnostic(code, message, Span(first.file), facts=facts, help=help_text))
         return found
 
 

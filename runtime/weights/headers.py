@@ -12,8 +12,9 @@ from types import MappingProxyType
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
 from dsv41c.runtime.weights.checkpoint import Checkpoint, located
-from dsv41c.runtime.weights.index import compare, list_files
-from dsv41c.runtime.weights.names import split_prefix, unused_family
+from dsv41c.runtime.weights.declared import declarations
+from dsv41c.runtime.weights.index import INDEX, compare, list_files
+from dsv41c.runtime.weights.official import official
 from dsv41c.runtime.weights.shard import LISTED, TensorHeader, read_shard
 from dsv41c.words import counted
 
@@ -38,21 +39,25 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
         findings += compare(listing.weight_map, shards)
     found = [tensor for shard in shards for tensor in shard.tensors]
     findings += _twice_in_shards(found)
-    tensors, prefix, prefix_findings = _official_names(found)
-    findings += prefix_findings
+    declared, declared_findings = declarations(
+        [(INDEX, listing.metadata), *((shard.name, shard.metadata) for shard in shards)]
+    )
     broken = {shard.name for shard in shards if not shard.readable} | _not_read(listing.weight_map, listing.files)
     damaged = {name for shard in shards for name in shard.damaged}
     damaged |= {name for name, file in (listing.weight_map or {}).items() if file in broken}
+    result = official(found, declared, damaged)
+    findings += declared_findings + result.findings
     known = listing.weight_map is not None or not broken
     return Checkpoint(
         path,
         listing.folder,
-        MappingProxyType(tensors),
+        MappingProxyType(result.tensors),
         MappingProxyType({shard.name: shard.size for shard in shards}),
-        prefix,
-        frozenset(split_prefix(name)[1] for name in damaged),
-        known and bool(listing.files),
+        result.prefix,
+        frozenset(result.damaged),
+        result.complete and known and bool(listing.files),
         located(findings, listing.folder, path),
+        declared=declared,
     )
 
 
@@ -69,31 +74,3 @@ def _twice_in_shards(found: list[TensorHeader]) -> list[Diagnostic]:
     listed = "; ".join(f"`{t.stored}` in `{first[t.stored]}` and `{t.file}`" for t in twice[:LISTED])
     text = f"{counted(len(twice), 'tensor')} in two shards: {listed}"
     return [Diagnostic("DSV709", text, Span(twice[0].file), help="keep one of the files out of the folder")]
-
-
-def _official_names(found: list[TensorHeader]) -> tuple[dict[str, TensorHeader], str, list[Diagnostic]]:
-    """Tensors by official name, the prefix of the text backbone, and findings where prefixes are mixed."""
-    tensors: dict[str, TensorHeader] = {}
-    examples: dict[str, str] = {}
-    same: list[tuple[str, str]] = []
-    for tensor in found:
-        prefix, name = split_prefix(tensor.stored)
-        # Towers and drafts may be spelled their own way beside a wrapped text model; only what is read must agree.
-        if unused_family(name) is None:
-            examples.setdefault(prefix, tensor.stored)
-        other = tensors.setdefault(name, tensor if not prefix else tensor._replace(name=name))
-        if other.stored != tensor.stored:
-            same.append((other.stored, tensor.stored))
-    if same:
-        listed = "; ".join(f"`{one}` and `{two}`" for one, two in same[:LISTED])
-        text = f"{counted(len(same), 'tensor')} in two spellings: {listed}"
-        return tensors, "", [Diagnostic("DSV710", text, help="keep the tensors of one spelling")]
-    if len(examples) > 1:
-        listed = ", ".join(f"{f'`{p}`' if p else 'none'} (`{examples[p]}`)" for p in sorted(examples))
-        text = f"tensor names mix {len(examples)} prefixes: {listed}"
-        return (
-            tensors,
-            "",
-            [Diagnostic("DSV710", text, help="export the checkpoint with one prefix for the text model")],
-        )
-    return tensors, next(iter(examples), ""), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,12 +18,16 @@ _HELP_UNSAFE = "put the shards beside the index, and name them plainly in it"
 
 @dataclass(slots=True)
 class Listing:
-    """The files of a checkpoint, in order of name, and the file each tensor is said to be in (None: no index)."""
+    """The files of a checkpoint, in order of name, and the file each tensor is said to be in (None: no index).
+
+    `metadata` is the object of that name in the index.
+    """
 
     folder: Path
     files: list[str] = field(default_factory=list)
     weight_map: dict[str, str] | None = None
     findings: list[Diagnostic] = field(default_factory=list)
+    metadata: dict[str, object] = field(default_factory=dict)
 
 
 def list_files(path: Path) -> Listing:
@@ -33,6 +38,9 @@ def list_files(path: Path) -> Listing:
         if path.is_dir():
             if (path / INDEX).is_file():
                 return _from_index(path)
+            if os.path.lexists(path / INDEX):
+                text = f"`{INDEX}` is no regular file, nor a link to one"
+                return Listing(path, findings=[Diagnostic("DSV705", text, Span(INDEX), help="fetch the index again")])
             files = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
             return Listing(path, files) if files else _absent(path, "holds no .safetensors file")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -50,7 +58,8 @@ def _absent(path: Path, text: str) -> Listing:
 def _from_index(folder: Path) -> Listing:
     listing = Listing(folder)
     try:
-        weight_map = _read_weight_map(folder / INDEX)
+        document = _read_index(folder / INDEX)
+        weight_map = _weight_map(document)
     except Broken as error:
         listing.findings.append(Diagnostic("DSV705", str(error), Span(INDEX), help="fetch the index again"))
         return listing
@@ -68,13 +77,19 @@ def _from_index(folder: Path) -> Listing:
         listing.findings.append(_finding("DSV707", text, absent, "fetch the named shards"))
     listing.files = sorted(present)
     listing.weight_map = weight_map
+    metadata = document.get("metadata")
+    listing.metadata = metadata if isinstance(metadata, dict) else {}
     return listing
 
 
-def _read_weight_map(path: Path) -> dict[str, str]:
+def _read_index(path: Path) -> dict[str, object]:
     if path.stat().st_size > MAX_HEADER_BYTES:
         raise Broken(f"`{INDEX}` is larger than {MAX_HEADER_BYTES:,} bytes")
-    weight_map = read_json(path.read_bytes(), f"`{INDEX}`").get("weight_map")
+    return read_json(path.read_bytes(), f"`{INDEX}`")
+
+
+def _weight_map(document: dict[str, object]) -> dict[str, str]:
+    weight_map = document.get("weight_map")
     if not isinstance(weight_map, dict):
         raise Broken(f"`{INDEX}` has no object `weight_map`")
     for name, file in weight_map.items():

@@ -16,6 +16,7 @@ from dsv41c.runtime.weights.encoding import (
     SCALE_DTYPES,
     accepted,
     encoding_of,
+    fitting,
     is_plain,
     scale_shape,
     weight_shape,
@@ -23,6 +24,9 @@ from dsv41c.runtime.weights.encoding import (
 from dsv41c.runtime.weights.findings import Faults, expert_counts, missing, unexpected
 from dsv41c.runtime.weights.headers import Checkpoint, TensorHeader
 from dsv41c.runtime.weights.names import SCALE_SUFFIXES, scale_names, unused_family
+from dsv41c.runtime.weights.variants import NIBBLES
+
+_HELP_NIBBLES = "write it anew for these kernels with `dsv41c repack`"
 
 
 class Stored(NamedTuple):
@@ -128,7 +132,7 @@ def _bind(entry: WeightEntry, tensor: TensorHeader, checkpoint: Checkpoint, faul
         return _plain(entry, tensor, scales, encoding, faults)
     if not scales and any(name in checkpoint.damaged for name in names):
         return None
-    return _scaled(entry, tensor, scales, encoding, faults)
+    return _scaled(entry, tensor, scales, encoding, checkpoint, faults)
 
 
 def _plain(
@@ -143,7 +147,12 @@ def _plain(
 
 
 def _scaled(
-    entry: WeightEntry, tensor: TensorHeader, scales: list[TensorHeader], encoding: str, faults: Faults
+    entry: WeightEntry,
+    tensor: TensorHeader,
+    scales: list[TensorHeader],
+    encoding: str,
+    checkpoint: Checkpoint,
+    faults: Faults,
 ) -> Stored | None:
     kind = f"{encoding.split('_')[0]} tensor"
     if not scales:
@@ -160,7 +169,17 @@ def _scaled(
         return None
     expected = scale_shape(encoding, entry.shape)
     if scale.shape != expected:
-        text = f"has shape {list(scale.shape)}, expected {list(expected)} for {encoding} of {entry.shape}"
+        fits = fitting(scale.shape, encoding, entry.shape)
+        hint = f" (it is that of {' or '.join(fits)})" if fits else ""
+        text = f"has shape {list(scale.shape)}, expected {list(expected)} for {encoding} of {entry.shape}{hint}"
         faults.add("DSV725", entry, scale, "scale", text)
+        return None
+    if tensor.pitch and encoding == "fp8_32x32":
+        text = "has rows of another matrix between its own, and blocks of 32 x 32 share a scale"
+        faults.add("DSV723", entry, tensor, kind, text)
+        return None
+    if encoding == "fp4_32" and checkpoint.declared.get(NIBBLES, "low_first") != "low_first":
+        text = f"has the high nibble first, as `{NIBBLES}` declares, and kernels read the low one first"
+        faults.add("DSV723", entry, tensor, kind, text, help=_HELP_NIBBLES)
         return None
     return Stored(tensor, scale, encoding)

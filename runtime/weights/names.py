@@ -6,11 +6,11 @@ import re
 from fnmatch import translate
 
 from dsv41c.kernels.catalog import UNUSED_TENSORS
+from dsv41c.runtime.weights.variants import SCALE_SUFFIXES as SCALE_SUFFIXES
+from dsv41c.runtime.weights.variants import others
 
-# In this order: a multimodal wrapper adds the first, a language-model class the second, some dumps both.
-PREFIXES = ("language_model.", "model.")
-# The release says `.scale`; re-exports spell it the other ways. All of them multiply.
-SCALE_SUFFIXES = (".scale", ".weight_scale", ".weight_scale_inv")
+# A multimodal wrapper adds one, a language-model class the other, some dumps both in either order. Longest first.
+PREFIXES = ("language_model.model.", "model.language_model.", "language_model.", "model.")
 MAX_SHOWN = 160
 
 _UNUSED_STARTS = tuple(family for family in UNUSED_TENSORS if "*" not in family)
@@ -20,17 +20,16 @@ _UNUSED_PATTERNS = tuple(
 
 
 def split_prefix(name: str) -> tuple[str, str]:
-    """A stored name as (prefix, official name). The prefix is one of "", `model.`, `language_model.` and both."""
-    rest = name
+    """A stored name as (prefix, rest). The prefix is one of `PREFIXES`, or empty."""
     for prefix in PREFIXES:
-        rest = rest.removeprefix(prefix)
-    return name[: len(name) - len(rest)], rest
+        if name.startswith(prefix):
+            return prefix, name.removeprefix(prefix)
+    return "", name
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """Every stored name under which an official name is looked for."""
-    wrapper, model = PREFIXES
-    return (name, model + name, wrapper + name, wrapper + model + name)
+    """Every stored name under which an official name is looked for. Other layouts' names are listed without prefix."""
+    return (name, *(prefix + name for prefix in reversed(PREFIXES)), *others(name))
 
 
 def scale_names(weight: str) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ class _Entry(NamedTuple):
 class Shard:
     """A file's tensors and findings. `readable` is false when the header could not be read at all.
 
-    `damaged` are tensors that the header names but does not describe soundly.
+    `damaged` are tensors that the header names but does not describe soundly; `metadata` is its `__metadata__`.
     """
 
     name: str
@@ -90,6 +90,7 @@ class Shard:
     tensors: list[TensorHeader] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
     findings: list[Diagnostic] = field(default_factory=list)
+    metadata: dict[str, object] = field(default_factory=dict)
 
     def report(self, code: str, message: str, *facts: tuple[str, str], help: str | None = None) -> None:
         """Add a finding about this file."""
@@ -158,7 +159,9 @@ def _check(shard: Shard, start: int, document: dict[str, object]) -> None:
     faults: dict[str, list[tuple[str, str]]] = {}
     for name, raw in document.items():
         if name == "__metadata__":
-            if not isinstance(raw, dict):
+            if isinstance(raw, dict):
+                shard.metadata = raw
+            else:
                 faults.setdefault("DSV701", []).append((name, "its `__metadata__` is not an object"))
             continue
         entry = _entry(name, raw)

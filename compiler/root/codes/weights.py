@@ -141,6 +141,31 @@ tensors of the text backbone are compared; vision towers and drafts may be spell
 **Way out**: keep the tensors of one of them.
 """,
     ),
+    _code(
+        "DSV711",
+        "merged-tensor-indivisible",
+        "a tensor cannot be what its name says it holds",
+        """
+Some layouts put several matrices into one tensor: all experts of a layer, the gate and up matrices one after the
+other, or a table's codes and scales in one row. This one has a shape that does not come apart so: the wrong number
+of dimensions, an odd number of rows, or halves that cut through the blocks which share a scale.
+
+**Way out**: export the tensor in the shape that its name stands for, or one tensor for each matrix.
+""",
+    ),
+    _code(
+        "DSV712",
+        "layout-declaration",
+        "a checkpoint declares a layout that is unknown here, or two",
+        """
+How the rows of a merged tensor lie, and which nibble of a byte comes first, cannot be seen in the data. The usual way
+is taken (gate before up, low nibble first) unless the metadata of the index or of a file declares another with a key
+that begins with `dsv41c.`: `dsv41c.gate_up` and `dsv41c.nibbles`. It then holds for the whole checkpoint. A key that is
+not known may change what the data means, so it is not passed over.
+
+**Way out**: declare one of the known values, the same in every file, or remove the key.
+""",
+    ),
 )
 
 _MATCH = (

@@ -21,6 +21,7 @@ CODES, SCALES = ("F8_E4M3", [64, 64], b"\x38" * 4096), ("F8_E8M0", [2, 2], b"\x7
 
 
 MISSPELT = "layers.0.attn.wo_c.weight"
+STACKED = "layers.0.ffn.experts.w1.weight"
 
 
 def _headers(path):
@@ -128,6 +129,11 @@ TRIGGERS = {
     "DSV708": (_files({"a": ONE}, index={"0.safetensors": ["b"]}), _INDEXED),
     "DSV709": (_files({"a": ONE}, {"a": ONE}), _files({"a": ONE}, {"b": ONE})),
     "DSV710": (_files({"embed.weight": ONE, "model.norm.weight": ONE}), _files({"embed.weight": ONE})),
+    "DSV711": (_files({STACKED: ("U8", [2, 3], b"\0" * 6)}), _files({STACKED: ("U8", [2, 3, 1], b"\0" * 6)})),
+    "DSV712": (
+        _files({"a": ONE}, index='{"metadata": {"dsv41c.gate_up": "up"}, "weight_map": {"a": "0.safetensors"}}'),
+        _files({"a": ONE}, index='{"metadata": {"dsv41c.gate_up": "up_gate"}, "weight_map": {"a": "0.safetensors"}}'),
+    ),
     "DSV720": (_bound({}), _WHOLE),
     "DSV721": (_bound({WEIGHT: CODES, SCALE: SCALES, MISSPELT: ONE}), _WHOLE),
     "DSV722": (_bound({WEIGHT: ("F8_E4M3", [32, 64], b"\0" * 2048), SCALE: SCALES}), _WHOLE),
