@@ -114,7 +114,7 @@ def limit_threads(console: Console) -> None:
     Waiting threads sleep: spinning is no faster here and slows small models tenfold where the cores do other work too.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # of processes that go, the run tells itself
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # of processes that go, the run tells itself
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if console.settings.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(console.settings.threads)

@@ -26,7 +26,7 @@ from dsv41c.runtime.refusals import raise_if
 from dsv41c.runtime.stages.alive import Watch
 from dsv41c.runtime.stages.collectives import GroupCollectives
 from dsv41c.runtime.stages.layout import Layout
-from dsv41c.words import counted
+from dsv41c.words import counted, shortlist
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "rocm": "cpu:gloo,cuda:nccl", "hpu": "cpu:gloo,hpu:hccl"}
 T = TypeVar("T")
@@ -69,8 +69,30 @@ class World:
 
 
 def processes(environment: Mapping[str, str] = os.environ) -> int:
-    """How many processes were started together."""
-    return int(environment.get("WORLD_SIZE", "1"))
+    """How many processes were started together. Raises `UserFault` (DSV152) where the environment says no number."""
+    return _number(environment, "WORLD_SIZE", 1)
+
+
+def _number(environment: Mapping[str, str], name: str, least: int) -> int:
+    text = environment.get(name, str(least))
+    if text.isascii() and text.isdecimal() and least <= int(text[:9]):
+        return int(text[:9])
+    raise UserFault([_bad_variable(f"`{name}` is `{text}`, expected a number from {least} up")])
+
+
+def _check_variables(environment: Mapping[str, str], size: int) -> None:
+    """Raise `UserFault` (DSV152) unless all is there that processes need to meet."""
+    wanted = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+    absent = [f"`{name}`" for name in wanted if not environment.get(name)] if size > 1 else []
+    if absent:
+        message = f"`WORLD_SIZE` is {size}, which takes {shortlist(absent, 3)} too"
+        raise UserFault([_bad_variable(message)])
+    for name in ("RANK", "MASTER_PORT"):
+        _number(environment, name, 0)
+
+
+def _bad_variable(message: str) -> Diagnostic:
+    return Diagnostic("DSV152", message, help="start with `torchrun`, which sets all of them, or unset `WORLD_SIZE`")
 
 
 def were_started(environment: Mapping[str, str] = os.environ) -> bool:
@@ -82,13 +104,15 @@ def were_started(environment: Mapping[str, str] = os.environ) -> bool:
 def joined(manifest: Manifest, *, strict: bool = False) -> Iterator[World]:
     """This process among those that were started for a plan; all leave together. `strict` as for `Engine`.
 
-    Raises `UserFault`: DSV858 where the device of this process is not here, DSV890 where the number of processes is not
-    the plan's, DSV892 where one of them does not come, DSV893 where they have other plans.
+    Raises `UserFault`: DSV152 where the environment does not say which process this is, DSV858 where the device of this
+    process is not here, DSV890 where the number of processes is not the plan's, DSV892 where one of them does not come,
+    DSV893 where they have other plans.
     """
     layout, shards = Layout.of(manifest), manifest.target.tensor_parallel
-    size, local = processes(), int(os.environ.get("LOCAL_RANK", "0"))
+    size, local = processes(), _number(os.environ, "LOCAL_RANK", 0)
     if size != len(layout.devices) * shards:
         raise UserFault([_another_number(manifest, layout, size)])
+    _check_variables(os.environ, size)
     raise_if(not_runnable(manifest, strict=strict, only=local))
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # the collectives are small; multicast needs rights that few have
     if shards == 1:  # what waits for a message must not take the processors of the stage's own work

@@ -1,5 +1,6 @@
 """The command line's contract: exit codes, what goes to which stream, and nothing left half-written."""
 
+import io
 import json
 import os
 import subprocess
@@ -369,3 +370,17 @@ def test_the_schema_for_editors(run: Run):
     ran = run("explain", "--schema")
     assert ran.code == 0 and json.loads(ran.out)["title"] == "dsv41c.spec/1"
     assert run("explain", "DSV301", "--schema").code == 2
+
+
+def test_validate_takes_many_and_tells_all(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch):
+    """Good ones are said to be ok, each once however it is spelt; what is wrong anywhere is in one report."""
+    Path("good.yaml").write_text("extends: toy\n")
+    Path("bad.yaml").write_text(BROKEN)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"extends: toy\nruntime: {max_sesions: 2}\n")))
+    ran = run("validate", "good.yaml", "none.yaml", "-", "bad.yaml", "./good.yaml", "toy", "--format", "concise")
+    assert ran.code == 1 and ran.err == "good.yaml: ok\nspecs/toy.yaml: ok\n"
+    places = [line.split(": ")[0] for line in ran.out.splitlines()]
+    assert places == ["<stdin>:2:11", "none.yaml:1:1", "specs/toy.yaml:17:37"]
+    assert run("validate", "good.yaml", "none.yaml").code == 2  # nothing is wrong but what was asked for
+    assert run("validate", "good.yaml", "bad.yaml", "bad.yaml").out.count("error[") == 1
+    assert run("validate", "-", "good.yaml", "-").code == 2

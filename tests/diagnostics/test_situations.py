@@ -44,3 +44,24 @@ def test_words_of_both_kinds_are_short_and_differ():
     for code, (bad, good) in SITUATIONS.items():
         assert bad != good and max(len(bad), len(good)) <= 120, code
         assert bad.count("`") % 2 == good.count("`") % 2 == 0, code
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"WORLD_SIZE": "many"}, "`WORLD_SIZE` is `many`, expected a number from 1 up"),
+        ({"WORLD_SIZE": "0"}, "`WORLD_SIZE` is `0`"),
+        ({"WORLD_SIZE": "2"}, "`WORLD_SIZE` is 2, which takes `RANK`, `MASTER_ADDR`, `MASTER_PORT` too"),
+        ({"WORLD_SIZE": "2", "RANK": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}, "`RANK` is `x`"),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "-1"}, "`LOCAL_RANK` is `-1`"),
+    ],
+)
+def test_variables_of_several_processes_are_checked(variables, said, made, monkeypatch, capsys):
+    monkeypatch.chdir(made)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    placed = ("--set", 'placement.devices=["cpu:0", "cpu:1"]', "--set", "placement.layer_ends=[3, 8]")
+    assert main(["compile", "toy", "-o", "two.plan", *placed]) == 0
+    code = main(["run", "two.plan", "--checkpoint", "toy.checkpoint", "--ids", "1", "-n", "1"])
+    told = capsys.readouterr().err
+    assert code == 2 and "error[DSV152]" in told and said in told

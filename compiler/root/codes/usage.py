@@ -46,6 +46,9 @@ default:
 - `DSV41C_STRICT`: 1 runs a plan of any family on the CPU and refuses what its devices could not capture (`run`).
 - `DSV41C_THREADS`: CPU threads of `run`, 1 or more.
 - `DSV41C_VERIFY`: 1 runs the graph checks again after every pass of `compile`.
+
+Where a run has several processes, `torchrun` sets `WORLD_SIZE`, `RANK`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`,
+and they are held to the same.
 """,
     ),
     Code(
