@@ -59,6 +59,7 @@ ENCODINGS: Mapping[str, Encoding] = MappingProxyType(
         )
     }
 )
+BLOCKED = tuple(name for name, encoding in ENCODINGS.items() if encoding.block)
 # The floats that bind to any role whose values they hold exactly: what a re-export of a checkpoint stores.
 PLAIN_ENCODINGS = ("bf16", "f32")
 # How `kv_cache: packed` stores a row of a session cache, by state kind: the codes, then their scales.

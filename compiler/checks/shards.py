@@ -17,6 +17,7 @@ from dsv41c.compiler.spec.dims import BLOCK
 from dsv41c.compiler.spec.models import Attention, Model, Moe, Numerics, Section, Weights
 from dsv41c.diagnostics import Diagnostic, Label
 from dsv41c.kernels.catalog import COLLECTIVES
+from dsv41c.kernels.encodings import BLOCKED
 from dsv41c.words import joined
 
 _MOST_WAYS = 6
@@ -89,9 +90,9 @@ def _widths(view: View) -> Iterator[_Width]:
 
 def _blocks(weights: Section | None, numerics: Section | None) -> tuple[int, int, int]:
     """The blocks of linears as they are stored, as their inputs are rounded too, and of routed experts as stored."""
-    stored = BLOCK if isinstance(weights, Weights) and weights.linear == "fp8_32x32" else 1
+    stored = BLOCK if isinstance(weights, Weights) and weights.linear in BLOCKED else 1
     rounded = BLOCK if isinstance(numerics, Numerics) and numerics.activation_quant == "fp8" else 1
-    experts = BLOCK if isinstance(weights, Weights) and weights.experts == "fp4_32" else 1
+    experts = BLOCK if isinstance(weights, Weights) and weights.experts in BLOCKED else 1
     return stored, max(stored, rounded), experts
 
 

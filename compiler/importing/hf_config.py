@@ -36,12 +36,13 @@ def to_hf_config(spec: Spec) -> Config:
 def _quantization(spec: Spec) -> Config:
     """How the checkpoint stores its weights; nothing where they are plain floats, which is all that a file can say."""
     weights = spec.weights
-    if (weights.linear, weights.experts, weights.engram) != ("fp8_32x32", "fp4_32", "fp8_row32"):
+    blocks = {"fp8_32x32": [32, 32], "fp8_row32": [1, 32]}
+    if weights.linear not in blocks or (weights.experts, weights.engram) != ("fp4_32", "fp8_row32"):
         return {}
     return {
         "quant_method": "fp8",
         "activation_scheme": "dynamic",
-        "weight_block_size": [32, 32],
+        "weight_block_size": blocks[weights.linear],
         "scale_fmt": "ue8m0",
         "expert_dtype": "fp4",
     }

@@ -124,10 +124,10 @@ FIXED: Mapping[str, tuple[object, ...]] = MappingProxyType(
 )
 QUANTISATION: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
-        "quant_method": ("fp8",),
+        "quant_method": ("fp8", "mxfp8"),
         "expert_dtype": ("fp4",),
         "scale_fmt": ("ue8m0",),
-        "weight_block_size": ((32, 32),),
+        "weight_block_size": ((32, 32), (1, 32)),
         "activation_scheme": ("dynamic",),
         "fmt": ("e4m3", None),
     }

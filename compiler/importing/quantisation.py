@@ -10,6 +10,7 @@ from dsv41c.compiler.spec.findings import head
 from dsv41c.diagnostics import Diagnostic, Label, Sink
 
 NATIVE = {"linear": "fp8_32x32", "experts": "fp4_32", "engram": "fp8_row32", "scale": "e8m0"}
+MXFP8 = {**NATIVE, "linear": "fp8_row32"}
 PLAIN = {"linear": "bf16", "experts": "bf16", "engram": "bf16", "scale": "e8m0"}
 
 
@@ -24,7 +25,9 @@ def check_quantisation(places: Sequence[tuple[str, Node]], root: Node, sink: Sin
         sink.add(Diagnostic("DSV231", message, blocks[1][1].key, labels, facts, "keep the one that is right"))
     if blocks:
         _check_block(blocks[0][1], sink)
-        return NATIVE
+        block = blocks[0][1].value
+        size = block.get("weight_block_size") if isinstance(block, Mapping) else None
+        return MXFP8 if size is not None and to_data(size) == (1, 32) else NATIVE
     return _flat(root, sink)
 
 
@@ -49,7 +52,7 @@ def _check_block(block: Node, sink: Sink) -> None:
             expected = "no such key"
             message = f"`quantization_config.{shown_key(name)}` is unknown, and could change what scales mean"
         else:
-            expected = shown(allowed[0])
+            expected = " or ".join(shown(each) for each in allowed if each is not None)
             message = f"`quantization_config.{name}` is {shown(value)}, expected {expected}"
         facts = (("expected", expected), ("given", shown(value)))
         sink.add(Diagnostic("DSV232", message, node.key or node.span, facts=facts, help=_HELP))
@@ -102,4 +105,4 @@ def _flat(root: Node, sink: Sink) -> Mapping[str, str]:
     return PLAIN
 
 
-_HELP = "use a checkpoint in the official layout: FP8 in 32x32 blocks, FP4 experts, ue8m0 scales"
+_HELP = "use a checkpoint in the official layout: FP8 in 32x32 blocks or MXFP8, FP4 experts, ue8m0 scales"

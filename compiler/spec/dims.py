@@ -26,6 +26,7 @@ from dsv41c.compiler.spec.models import (
     Weights,
 )
 from dsv41c.diagnostics import Diagnostic, Label
+from dsv41c.kernels.encodings import BLOCKED
 
 BLOCK = 32  # values that share a scale: weights, activations, window KV, index keys
 Sections = Mapping[str, Section]
@@ -90,7 +91,7 @@ def output_latents(sections: Sections, spans: Spans) -> Iterator[Diagnostic]:
     attention, weights, numerics = sections.get("attention"), sections.get("weights"), sections.get("numerics")
     if not isinstance(attention, Attention):
         return
-    stored = isinstance(weights, Weights) and weights.linear == "fp8_32x32"
+    stored = isinstance(weights, Weights) and weights.linear in BLOCKED
     rounded = isinstance(numerics, Numerics) and numerics.activation_quant == "fp8"
     grouped = attention.n_heads * attention.head_dim
     if stored and grouped % attention.o_groups == 0 and grouped // attention.o_groups % BLOCK:
@@ -180,10 +181,10 @@ def _blocked_widths(sections: Sections) -> dict[Path, tuple[int, list[str]]]:
     model, attention, indexer = sections.get("model"), sections.get("attention"), sections.get("indexer")
     moe, engram = sections.get("moe"), sections.get("engram")
     linear, expert, cache = [], [], []
-    if isinstance(weights, Weights) and weights.linear == "fp8_32x32":
-        linear.append("input of linears stored as fp8_32x32")
-    if isinstance(weights, Weights) and weights.experts == "fp4_32":
-        expert.append("input of experts stored as fp4_32")
+    if isinstance(weights, Weights) and weights.linear in BLOCKED:
+        linear.append(f"input of linears stored as {weights.linear}")
+    if isinstance(weights, Weights) and weights.experts in BLOCKED:
+        expert.append(f"input of experts stored as {weights.experts}")
     if isinstance(numerics, Numerics) and numerics.activation_quant == "fp8":
         linear.append("input of linears with activation_quant fp8")
     if isinstance(numerics, Numerics) and numerics.kv_cache != "none":

@@ -169,8 +169,10 @@ class Engram(Section):
 class Weights(Section):
     """How the official checkpoint stores the weights; decides what the shape of a scale means."""
 
-    linear: Literal["fp8_32x32", "bf16", "f32"] = Field(description="Dense quantised linears.")
-    experts: Literal["fp4_32", "bf16", "f32"] = Field(description="Routed experts.")
+    linear: Literal["fp8_32x32", "fp8_row32", "bf16", "f32"] = Field(
+        description="Dense quantised linears; fp8_row32 is MXFP8, a scale per 32 columns of each row."
+    )
+    experts: Literal["fp4_32", "fp8_32x32", "fp8_row32", "bf16", "f32"] = Field(description="Routed experts.")
     engram: Literal["fp8_row32", "bf16", "f32"] = Field(description="Engram tables.")
     scale: Literal["e8m0"] = Field(description="Number format of scales.")
 

@@ -89,14 +89,14 @@ _WEIGHTS = {
     "DSV708": ("the index of one revision beside shards of another", "both of one revision"),
     "DSV709": ("shards of two downloads in one folder", "those of one"),
     "DSV710": ("`embed.weight` beside `model.norm.weight`", "all names with the same prefix, or none"),
+    "DSV711": ("experts of a layer in one tensor [8, 2304], which lacks a dimension", "in one of shape [8, 2304, 2560]"),
+    "DSV712": ("an index whose metadata says `dsv41c.gate_up: up`", "one that says `up_gate`"),
     "DSV720": (
         "a spec with 3 among its `kv_source_layers`, over a checkpoint without such a compressor",
         "without the 3",
     ),
     "DSV721": (
         "a checkpoint whose layer 8 has a compressor, under a spec without that KV source",
-    "DSV711": ("experts of a layer in one tensor [8, 2304], which lacks a dimension", "in one of shape [8, 2304, 2560]"),
-    "DSV712": ("an index whose metadata says `dsv41c.gate_up: up`", "one that says `up_gate`"),
         "a spec that has it",
     ),
     "DSV722": ("`layers.0.attn.wo_b.weight` of shape [32, 64], where the spec's widths give [64, 64]", "[64, 64]"),

@@ -225,7 +225,10 @@ def test_architectures() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weight_block_size": [128, 128]}, "`quantization_config.weight_block_size` is [128, 128], expected [32, 32]"),
+        (
+            {"weight_block_size": [128, 128]},
+            "`quantization_config.weight_block_size` is [128, 128], expected [32, 32] or [1, 32]",
+        ),
         ({"scale_fmt": "fp32"}, '`quantization_config.scale_fmt` is "fp32", expected "ue8m0"'),
         ({"expert_dtype": "fp8"}, '`quantization_config.expert_dtype` is "fp8", expected "fp4"'),
         ({"expert_dtype": DROP}, '`quantization_config` has no `expert_dtype`, expected "fp4"'),
@@ -233,7 +236,7 @@ def test_architectures() -> None:
         ({"quantized_layers": {}}, "the checkpoint is quantised by ModelOpt NVFP4, which is not read here"),
         ({"quant_method": "quark"}, "the checkpoint is quantised by AMD Quark, which is not read here"),
         ({"quant_method": "exl3"}, "the checkpoint is quantised by EXL3, which is not read here"),
-        ({"quant_method": "awq"}, '`quantization_config.quant_method` is "awq", expected "fp8"'),
+        ({"quant_method": "awq"}, '`quantization_config.quant_method` is "awq", expected "fp8" or "mxfp8"'),
         ({"modules": []}, "`quantization_config.modules` is unknown, and could change what scales mean"),
     ],
 )
