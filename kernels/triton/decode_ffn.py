@@ -14,6 +14,7 @@ from dsv41c.kernels.triton import experts
 from dsv41c.kernels.triton.decode_input import SublayerInput
 from dsv41c.kernels.triton.exchange import exchange
 from dsv41c.kernels.triton.launch import (
+    Tile,
     assembly,
     counters,
     language_type,
@@ -27,6 +28,7 @@ from dsv41c.kernels.triton.launch import (
 )
 from dsv41c.kernels.triton.matmul import vendor_product
 
+_ROUTE = Tile(2, 32, 5, 2)  # of the shared expert's w1 and w3 beside the router, for one session
 _HEAD_PRODUCT = 4  # sessions from which on the library's matrix product reads the head faster
 
 
@@ -164,6 +166,8 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
     tile = tile8(dim, inter, tokens=block)
     if batch > 1:  # `rows8_pair` halves the warps
         tile = tile._replace(warps=max(2, tile.warps), units=4 * max(2, tile.warps))
+    elif dim == 5120 and inter % 2 == 0:
+        tile = _ROUTE
     experts.route_rows[-(-batch // block) * (count + inter // tile.rows),](
         gate,
         bias,
@@ -186,7 +190,7 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         BATCH=batch,
         A=active,
         D=dim,
-        K=min(512 if batch == 1 else 64 * tile.warps, power(dim)),
+        K=min(1024 if batch == 1 else 64 * tile.warps, power(dim)),
         INTER=inter,
         BM=tile.rows,
         T=block,

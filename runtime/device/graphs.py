@@ -15,7 +15,7 @@ from torch import Tensor
 from dsv41c.runtime.device.findings import moved
 from dsv41c.runtime.device.geometry import Geometry, geometries
 from dsv41c.runtime.device.protocol import GraphKey, Work
-from dsv41c.runtime.device.tensors import pinned
+from dsv41c.runtime.device.staging import Staging
 from dsv41c.runtime.refusals import raise_if
 
 
@@ -38,6 +38,7 @@ class GraphDevice:
         self._graphs: dict[GraphKey, _Graph] = {}
         self._pool: Any = None  # torch has no stable name for the type of a pool's handle
         self._stream: torch.cuda.Stream | None = None
+        self._staging: Staging | None = None
 
     def warm_up(self, work: Work) -> None:
         """Run work once on a stream of its own, as capture asks for: libraries set themselves up at a first call."""
@@ -85,7 +86,12 @@ class GraphDevice:
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Copy values into a tensor of the device, behind what is under way there; the host does not wait."""
-        target.copy_(pinned(source) if source.device.type == "cpu" else source, non_blocking=True)
+        if source.device.type != "cpu":
+            target.copy_(source)
+            return
+        if self._staging is None:
+            self._staging = Staging()
+        self._staging.copy(source, target)
 
     def synchronize(self) -> None:
         """Wait for the device."""

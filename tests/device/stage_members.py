@@ -1,7 +1,7 @@
 """What a plan on two GPUs is asked to do, and each process of it: `python stage_members.py KIND FOLDER`.
 
-Kinds: `one` (one GPU), `both` (one process drives two), and with torchrun's variables set `processes` (a stage each)
-and `shards` (one stage split over two). All give the same numbers, or nearly.
+Kinds: `one` (one GPU), `plain` (the same with plain torch kernels), `both` (one process drives two), and with torchrun's
+variables set `processes` (a stage each) and `shards` (one stage split over two). All give the same numbers, or nearly.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.spec import load
 from dsv41c.kernels.reference.encodings import Packed, Stacked
+from dsv41c.kernels.registry import kernels_for
 from dsv41c.runtime.bench.random_weights import random_weights
 from dsv41c.runtime.device.tensors import on_device
 from dsv41c.runtime.engine import Engine
@@ -46,14 +47,16 @@ numerics: {kv_cache: packed}
 placement: {layer_ends: [8]}
 runtime: {max_context: 1024, max_sessions: 3, prefill_chunk: 128, decode_buckets: [1, 2]}
 """
-MODELS = {"toy": ("extends: toy\nnumerics: {kv_cache: packed}\n", 8, 4), "cut": (CUT, 8, 6)}  # text, layers, cut before
+MODELS = {"toy": ("extends: toy\n", 8, 4), "cut": (CUT, 8, 6)}  # text, layers, cut before
 PARTS = {
     "one": [],
     "both": ['placement.devices=["cuda:0","cuda:1"]', "placement.layer_ends=[{cut},{layers}]"],
     "shards": ["placement.tensor_parallel=2"],
 }
+PLAN_OF = {"processes": "both", "plain": "one"}
 RANDOM = 2  # models
 EXPERTS, TABLE_ROWS = 16, 1 << 16
+RING = "window_kv@L1"  # the first state that layer 0's output is in, decode steps and prompts alike
 Result = dict[str, Any]
 
 
@@ -100,7 +103,7 @@ def weights(name: str, folder: Path, place: torch.device) -> dict[str, Any]:
 
 
 def engine(name: str, kind: str, folder: Path, world: World | None) -> Engine:
-    plan = load_plan(folder / f"{name}.{'both' if kind == 'processes' else kind}")
+    plan = load_plan(folder / f"{name}.{PLAN_OF.get(kind, kind)}")
     place = torch.device("cuda", world.local if world is not None else 0)
     given: Any = weights(name, folder, place)
     if kind == "both":
@@ -108,7 +111,8 @@ def engine(name: str, kind: str, folder: Path, world: World | None) -> Engine:
     elif kind == "shards":
         assert world is not None
         given = halves(plan.manifest, given, world.shard)
-    return Engine(plan, folder, weights=given, world=world)
+    kernels = kernels_for("cuda", "static") if kind == "plain" else None
+    return Engine(plan, folder, weights=given, world=world, kernels=kernels)
 
 
 def story(running: Engine) -> Result:
@@ -124,11 +128,16 @@ def story(running: Engine) -> Result:
             found += running.decode({b: token, a: token + 1}).values()
     c = a.fork()
     found += running.decode({a: 1, b: 2, c: 3}).values()
+    ring = (
+        running.pools.tensors[running.pools.storage_of[RING]][a.slot].cpu()
+        if running.layout.devices[1:] == ()
+        else None
+    )
     found += hurried(running, c, tokens)
     assert running.captured is not None
     steps = enumerate(trace.steps)
     chosen = {f"{number}.{name}": value.cpu() for number, step in steps for name, value in step.values.items()}
-    return {"logits": [row.cpu() for row in found], "chosen": chosen}
+    return {"logits": [row.cpu() for row in found], "chosen": chosen, "ring": ring}
 
 
 def hurried(running: Engine, session: Session, tokens: Sequence[int]) -> list[Tensor]:
@@ -148,8 +157,10 @@ def hurried(running: Engine, session: Session, tokens: Sequence[int]) -> list[Te
 def play(kind: str, folder: Path, world: World | None) -> dict[str, Result]:
     """What this process sees, by model."""
     found: dict[str, Result] = {}
-    for file in sorted(folder.glob(f"*.{'both' if kind == 'processes' else kind}")):
+    for file in sorted(folder.glob(f"*.{PLAN_OF.get(kind, kind)}")):
         name = file.name.partition(".")[0]
+        if kind == "plain" and name.startswith("random"):
+            continue
         running = engine(name, kind, folder, world)
         if name.startswith("random"):
             found[name] = {"logits": [row.cpu() for row in random_plans.story(running, int(name[6:]))], "chosen": {}}
@@ -163,7 +174,7 @@ def play(kind: str, folder: Path, world: World | None) -> dict[str, Result]:
 def main(kind: str, folder: Path) -> None:
     """Play, and leave what was seen in `KIND.RANK`."""
     several = kind in ("processes", "shards")
-    first = load_plan(folder / f"toy.{'both' if kind == 'processes' else kind}")
+    first = load_plan(folder / f"toy.{PLAN_OF.get(kind, kind)}")
     with joined(first.manifest) if several else nullcontext() as world, torch.no_grad():
         torch.save(play(kind, folder, world), folder / f"{kind}.{world.rank if world is not None else 0}")
 

@@ -1,8 +1,8 @@
 """Plans on two GPUs against the same on one: in one process, in a process for each stage, and split over both.
 
 Models are small random ones, the toy, and one of the released widths in eight layers, on random weights. Stages give
-the numbers of one GPU to the bit. Shards add up in another order: their logits are as near to those of one GPU as those
-are to plain torch kernels, which add up in another order too.
+the numbers of one GPU to the bit. Shards add up in another order. That turns selections of random models, and what
+comes after is another text; so do plain torch kernels on one GPU, which are the measure. Layer 0 has none before it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HERE = Path(__file__).resolve().parent
 MEMBERS = str(HERE / "stage_members.py")
 FOLDERS = (HERE.parent / "runtime", HERE.parent / "runtime" / "stages", os.environ.get("PYTHONPATH", ""))
 PATHS = {"PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
-KINDS = {"one": 1, "both": 1, "processes": 2, "shards": 2}
+KINDS = {"one": 1, "plain": 1, "both": 1, "processes": 2, "shards": 2}
 MODELS = ("toy", "cut", "random0", "random1")
-SHARDS_BOUND = {"toy": 0.05, "cut": 0.05}  # of the norm of all logits
-SAME_SELECTIONS = 0.97  # of all groups that are selected, at least so many
+RING_BOUND = 1e-2  # of the norm: window rows of layer 1 are bf16
+NO_FARTHER = 1.3  # than plain kernels are from native ones, as the norm of all logits
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +69,25 @@ def test_stages_give_the_numbers_of_one_gpu(kind: str, model: str, played: dict[
     assert all(torch.equal(value, chosen[name]) for name, value in want["chosen"].items())
 
 
-@pytest.mark.parametrize("model", SHARDS_BOUND)
+def apart(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    """Their distance, as part of the norm of `theirs`."""
+    left, right = (torch.cat([rows.flatten() for rows in each]).double() for each in (ours, theirs))
+    return float((left - right).norm() / right.norm())
+
+
+@pytest.mark.parametrize("model", ["toy", "cut"])
 def test_shards_are_near_one_gpu(model: str, played: dict[str, list[Any]]) -> None:
     first, second = (result[model] for result in played["shards"])
-    (want,) = (result[model] for result in played["one"])
+    (want,), (plain,) = ([result[model] for result in played[kind]] for kind in ("one", "plain"))
     assert all(map(torch.equal, first["logits"], second["logits"])), "all shards have the same"
-    ours, theirs = (torch.cat([rows.flatten() for rows in each["logits"]]).double() for each in (first, want))
-    apart = float((ours - theirs).norm() / theirs.norm())
-    pairs = [(first["chosen"][name], value) for name, value in want["chosen"].items() if ".topk" in name]
-    same = sum(int((mine == value).sum()) for mine, value in pairs) / sum(value.numel() for _, value in pairs)
-    print(f"{model}: shards are {apart:.2e} apart from one GPU, {same:.4f} of selections are the same")
-    assert apart <= SHARDS_BOUND[model]
-    assert same >= SAME_SELECTIONS
+    if model == "toy":  # caches of the other are packed
+        ring = apart([first["ring"].float()], [want["ring"].float()])
+        print(f"window rows of layer 1: {ring:.2e} apart")
+        assert ring <= RING_BOUND
+    ours, measure = (apart(each["logits"], want["logits"]) for each in (first, plain))
+    start, started = (apart(each["logits"][:1], want["logits"][:1]) for each in (first, plain))
+    print(f"{model}: {ours:.2e} apart from one GPU, plain kernels {measure:.2e}; the prompt {start:.2e}, {started:.2e}")
+    assert ours <= NO_FARTHER * measure
 
 
 def test_stopping_one_process_ends_the_other(tmp_path: Path) -> None:
