@@ -2,6 +2,9 @@
 
 A checkpoint does not hold them; they follow from the spec as the released model derives them. The layer number, not its
 place in the list, seeds the multipliers; the place in the list decides the primes, since none is handed out twice.
+
+A model that was cut keeps the constants of the whole one: `hash_layers` names the layers of that which its engram layers
+were, for the multipliers, and the rows of their tables tell the primes, since a table's rows are the sum of its own.
 """
 
 from __future__ import annotations
@@ -115,17 +118,28 @@ def multipliers(layer: int, count: int, compressed_vocab_size: int) -> tuple[int
     return tuple(stream.below(bound) * 2 + 1 for _ in range(count))
 
 
-def hash_constants(engram: EngramSizes, engram_layers: Sequence[int]) -> tuple[LayerHash, ...]:
+def hash_constants(
+    engram: EngramSizes,
+    engram_layers: Sequence[int],
+    hash_layers: Sequence[int] | None = None,
+    num_embeddings: Sequence[int] = (),
+) -> tuple[LayerHash, ...]:
     """The constants of every engram layer, in the order of the list.
 
     The released code restarts its search at the bucket size for every n-gram size and skips what was handed out; that
     is one walk over the primes. Ask `derivable` first: the cost grows with layers times columns.
+
+    With `hash_layers`, as many, those of a cut model: the walk passes over the primes of layers that were left out,
+    those whose sum is below the layer's rows in `num_embeddings`. At most MAX_BUCKETS primes are looked at.
     """
     walk, width = primes_from(engram.vocab_size), columns(engram)
+    spare = 0 if hash_layers is None else MAX_BUCKETS // width - len(engram_layers)  # layers that may be passed over
     constants = []
-    for layer in engram_layers:
+    for index, (layer, seed) in enumerate(zip(engram_layers, hash_layers or engram_layers, strict=True)):
         primes = tuple(islice(walk, width))
+        while spare > 0 and sum(primes) < num_embeddings[index]:
+            primes, spare = tuple(islice(walk, width)), spare - 1
         offsets = tuple(accumulate(primes[:-1], initial=0)) if primes else ()
-        odd = multipliers(layer, engram.max_ngram_size, engram.compressed_vocab_size)
+        odd = multipliers(seed, engram.max_ngram_size, engram.compressed_vocab_size)
         constants.append(LayerHash(layer, odd, primes, offsets))
     return tuple(constants)

@@ -65,6 +65,7 @@ FLOW_CHECKS: tuple[Check[Flow], ...] = (
 PART_CHECKS: tuple[Check[View], ...] = (
     Check("engram layers and section", engram.engram_without_part, ("DSV306",)),
     Check("engram layers and tables", engram.engram_lists_disagree, ("DSV305",)),
+    Check("layers whose hash is kept", engram.hash_layers_disagree, ("DSV309",)),
     Check("table rows", engram.rows_differ, ("DSV307", "DSV308")),
     Check("stages have devices", stages.stages_and_devices, ("DSV503",)),
     Check("stages in order", stages.stages_in_order, ("DSV502",)),

@@ -12,6 +12,7 @@ from dsv41c.words import counted
 
 _LIST = "engram_layers"
 _ROWS = "num_embeddings"
+_HASHED = "hash_layers"
 
 
 def engram_without_part(view: View, ledger: Ledger) -> None:
@@ -50,9 +51,27 @@ def engram_lists_disagree(view: View, ledger: Ledger) -> None:
     ledger.report(Diagnostic("DSV305", message, place, labels, facts, help_text), [listed(_ROWS)])
 
 
+def hash_layers_disagree(view: View, ledger: Ledger) -> None:
+    """Of a model that was cut from another, every engram layer says which layer of that it was, in the same order."""
+    if view.layers is None or view.engram is None or not ledger.sound(listed(_LIST)):
+        return
+    engram_layers, named = view.layers.engram_layers, view.engram.hash_layers
+    if named is None or (len(named) == len(engram_layers) and list(named) == sorted(set(named))):
+        return
+    if len(named) != len(engram_layers):
+        differs = f"has {counted(len(named), 'entry')}, `engram_layers` has {counted(len(engram_layers), 'layer')}"
+    else:
+        differs = "is not ascending"
+    facts = (("engram.hash_layers", listing(named)), ("layers.engram_layers", listing(engram_layers)))
+    help_text = "name the layer of the whole model that each engram layer was, or leave it out if it was never cut"
+    place, labels = view.place("engram", _HASHED), (Label(view.place("layers", _LIST), "the engram layers"),)
+    message = f"`{_HASHED}` {differs}"
+    ledger.report(Diagnostic("DSV309", message, place, labels, facts, help_text), [listed(_HASHED)])
+
+
 def rows_differ(view: View, ledger: Ledger) -> None:
     """A table holds exactly the buckets that the hash can reach: its rows are the sum of its bucket primes."""
-    if view.layers is None or view.engram is None or not ledger.sound(listed(_LIST), listed(_ROWS)):
+    if view.layers is None or view.engram is None or not ledger.sound(*map(listed, (_LIST, _ROWS, _HASHED))):
         return
     engram, engram_layers = view.engram, view.layers.engram_layers
     if list(engram_layers) != sorted(engram_layers):
@@ -69,7 +88,7 @@ def rows_differ(view: View, ledger: Ledger) -> None:
         place = view.loaded.spans.key(("engram",))
         ledger.report(Diagnostic("DSV308", message, place, facts=facts, help=help_text))
         return
-    constants = hash_constants(engram, engram_layers)
+    constants = hash_constants(engram, engram_layers, engram.hash_layers, engram.num_embeddings)
     wrong = [index for index, layer in enumerate(constants) if layer.rows != engram.num_embeddings[index]]
     if not wrong:
         return

@@ -17,7 +17,7 @@ FAILED = 1
 USAGE = 2
 # Faults of what was asked for or of where it was asked, not of the content: files that are not there or cannot be
 # written, names and options that mean nothing, a plan for devices that are not here, or have no memory, or fail.
-_NUMBERS = (117, 150, 151, 152, 154, 220, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, 890, 892)
+_NUMBERS = (117, 150, 151, 152, 154, 220, 241, 242, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, 890, 892)
 _USAGE = (*_NUMBERS, *range(841, 844), *range(880, 885))
 USAGE_CODES = frozenset(f"DSV{number}" for number in _USAGE)
 

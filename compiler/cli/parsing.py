@@ -16,6 +16,7 @@ from dsv41c.compiler.cli.values import (
     count,
     fraction,
     kinds,
+    layer_numbers,
     memory,
     nearest,
     path,
@@ -305,6 +306,25 @@ def _import(parser: argparse.ArgumentParser) -> None:
     _json(parser)
 
 
+def _cut(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument(
+        "--layers", metavar="0,1,20-23", type=layer_numbers, required=True, help="layers to keep; they are renumbered"
+    )
+    parser.add_argument("--experts", metavar="N", type=positive, help="keep the first N routed experts (default: all)")
+    parser.add_argument("--checkpoint", metavar="DIR", type=path, help="also write what is left of this checkpoint")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        type=path,
+        default="-",
+        help="file of the spec (default: standard output); with --checkpoint the folder of both, new or empty",
+    )
+    parser.add_argument("--force", action="store_true", help="replace a spec with other text")
+    _json(parser)
+
+
 def _synth(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
     parser.add_argument(
@@ -353,6 +373,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "explain": _explain,
     "targets": _targets,
     "import": _import,
+    "cut": _cut,
     "synth": _synth,
     "inspect": _inspect,
     "estimate": _estimate,

@@ -40,6 +40,19 @@ def path(text: str) -> str:
     return text
 
 
+def layer_numbers(text: str) -> tuple[int, ...]:
+    """Layers as `0,1,20-23`, ascending, each once."""
+    found: set[int] = set()
+    for item in text.split(","):
+        first, dash, last = item.strip().partition("-")
+        if not all(re.fullmatch(r"[0-9]{1,6}", number) for number in (first, last if dash else first)):
+            raise argparse.ArgumentTypeError(f"`{text}` is not a list of layers such as 0,1,20-23")
+        if dash and int(last) < int(first):
+            raise argparse.ArgumentTypeError(f"`{item.strip()}` ends before it begins")
+        found.update(range(int(first), int(last if dash else first) + 1))
+    return tuple(sorted(found))
+
+
 def count(text: str) -> int:
     """A number of 0 or more."""
     if not text.isascii() or not text.isdecimal() or len(text) > 18:

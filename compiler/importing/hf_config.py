@@ -130,8 +130,10 @@ def _engram(spec: Spec) -> Config:
     engram = spec.engram
     if engram is None:
         return {"engram_layer_ids": []}
+    cut = {} if engram.hash_layers is None else {"engram_hash_layer_ids": list(engram.hash_layers)}
     return {
         "engram_layer_ids": list(spec.layers.engram_layers),
+        **cut,
         "engram_num_embeddings": list(engram.num_embeddings),
         "engram_max_ngram_size": engram.max_ngram_size,
         "engram_n_heads": engram.n_heads,

@@ -281,7 +281,11 @@ class _Config:
         return sizes is not None and _positive(sizes[0].node)
 
     def _may_lack(self, parameter: str, engram: bool, candidates: bool) -> bool:
-        optional = {"layers.engram_layers": not engram, "layers.candidate_source_layer": not candidates}
+        optional = {
+            "layers.engram_layers": not engram,
+            "layers.candidate_source_layer": not candidates,
+            "engram.hash_layers": True,  # only of a model that was cut from another
+        }
         return optional.get(parameter, False)
 
     def _made(self, value: int | float) -> Node:

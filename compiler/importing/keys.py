@@ -72,6 +72,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "engram.head_dim": "engram_head_dim",
             "engram.vocab_size": "engram_vocab_size",
             "engram.num_embeddings": "engram_num_embeddings",
+            "engram.hash_layers": "engram_hash_layer_ids engram_hash_layers",
             "engram.pad_id": "engram_pad_token_id engram_pad_id",
             "engram.compressed_vocab_size": "engram_compressed_vocab_size",
         }.items()

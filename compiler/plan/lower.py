@@ -137,7 +137,7 @@ def _engram(program: Program) -> EngramEntry | None:
     engram, layers = program.spec.engram, program.layer_map.engrams
     if engram is None or not layers:
         return None
-    constants = hash_constants(engram, layers)
+    constants = hash_constants(engram, layers, engram.hash_layers, engram.num_embeddings)
     return EngramEntry(
         max_ngram_size=engram.max_ngram_size,
         n_heads=engram.n_heads,

@@ -45,6 +45,7 @@ _TABLE = {
         "engram_head_dim": "head_dim",
         "engram_vocab_size": "vocab_size",
         "engram_num_embeddings": "num_embeddings",
+        "engram_hash_layer_ids": "hash_layers",
         "engram_pad_id": "pad_id",
         "engram_pad_token_id": "pad_id",
         "engram_compressed_vocab_size": "compressed_vocab_size",

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.diagnostics import Diagnostic, UserFault
+from dsv41c.runtime.folder import new_folder
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.synth.layout import ShardPlan, Weight, index_text, plan_shards, plan_weights
 from dsv41c.runtime.synth.tokenizer import tokenizer_files
 from dsv41c.runtime.synth.values import pieces
 from dsv41c.runtime.weights.index import INDEX
-from dsv41c.whole import permitted
 from dsv41c.words import size
 
 DEFAULT_MAX_BYTES = 8 << 30
@@ -62,12 +59,8 @@ def synth(
         "config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         **tokenizer_files(manifest),
     }
-    _check_free(out)
-    try:
-        _write_beside(out, shards, files, seed, progress or (lambda done, total: None))
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
-        raise UserFault([_occupied(out, f"cannot be written: {reason}")]) from None
+    with new_folder(out) as folder:
+        _write(folder, shards, files, seed, progress or (lambda done, total: None))
     return SynthReport(out, _count(weights), total, len(shards))
 
 
@@ -76,43 +69,15 @@ def _count(weights: list[Weight]) -> int:
     return sum(2 if weight.scale else 1 for weight in weights)
 
 
-def _occupied(out: Path, text: str) -> Diagnostic:
-    help_text = "name a folder that is empty or does not exist yet, inside one that does"
-    return Diagnostic("DSV751", f"`{out}` {text}", Span(str(out)), help=help_text)
-
-
-def _check_free(out: Path) -> None:
-    """Raise UserFault unless a folder can be made there without replacing anything."""
-    try:
-        if not out.absolute().parent.is_dir():
-            raise UserFault([_occupied(out, f"cannot be made: there is no folder `{out.parent}`")])
-        if os.path.lexists(out):
-            if out.is_symlink() or not out.is_dir():
-                raise UserFault([_occupied(out, "is not a folder")])
-            if any(out.iterdir()):
-                raise UserFault([_occupied(out, "is not empty")])
-    except (OSError, ValueError) as error:
-        raise UserFault([_occupied(out, f"cannot be read: {error}")]) from None
-
-
-def _write_beside(out: Path, shards: list[ShardPlan], files: Mapping[str, str], seed: int, progress: Progress) -> None:
-    """Write into a folder next to `out` and move it there when it is whole."""
-    out = out.absolute()
-    parent = out.parent
-    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=parent))
-    try:
-        total = sum(shard.size for shard in shards)
-        done = 0
-        for shard in shards:
-            for written in _write_shard(beside / shard.file, shard, seed):
-                done += written
-                progress(done, total)
-        for name, text in files.items():
-            (beside / name).write_text(text, encoding="utf-8", newline="\n")
-        beside.chmod(permitted(0o777))  # the temporary folder was for its maker alone
-        os.replace(beside, out)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+def _write(folder: Path, shards: list[ShardPlan], files: Mapping[str, str], seed: int, progress: Progress) -> None:
+    total = sum(shard.size for shard in shards)
+    done = 0
+    for shard in shards:
+        for written in _write_shard(folder / shard.file, shard, seed):
+            done += written
+            progress(done, total)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def _write_shard(path: Path, shard: ShardPlan, seed: int) -> Iterator[int]:

@@ -1,9 +1,9 @@
 """The table of diagnostic codes: `DSV` and three digits, grouped, never reused.
 
-1xx text (15x: what was asked for on the command line), 2xx schema, 3xx layer map, 4xx state flow, 5xx placement and
-memory, 6xx lowering and kernels, 7xx weights, 80x to 83x plan (83x: memory it needs), 84x what goes wrong in a step,
-85x and 86x sessions and text at run time, 87x captured work, 88x benchmarks, 89x several processes, 9xx internal.
-Each group is a module with its `CODES`.
+1xx text (15x: what was asked for on the command line), 2xx schema (24x: cuts), 3xx layer map, 4xx state flow, 5xx
+placement and memory, 6xx lowering and kernels, 7xx weights, 80x to 83x plan (83x: memory it needs), 84x what goes wrong
+in a step, 85x and 86x sessions and text at run time, 87x captured work, 88x benchmarks, 89x several processes, 9xx
+internal. Each group is a module with its `CODES`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from dsv41c.codes import (
     benchmarks,
+    cuts,
     devices,
     estimates,
     faults,
@@ -34,6 +35,7 @@ GROUPS = (
     text,
     usage,
     schema,
+    cuts,
     layer_map,
     state_flow,
     placement,

@@ -105,8 +105,9 @@ null` over a base that has one) and no `engram_layers`.
         """\
 Each hash column of an engram layer has its own bucket: a prime number of rows. The primes are the successive primes
 from `engram.vocab_size` on, `n_heads` for each n-gram size from 2 to `max_ngram_size`, layer after layer, none used
-twice. A table holds exactly these buckets one after the other, so its rows are their sum. Other numbers mean
-another hash: rows would be fetched that were trained for other n-grams, and nothing but the text would show it.
+twice (nor by layers that a cut left out: DSV309). A table holds exactly these buckets one after the other, so its rows
+are their sum. Other numbers mean another hash: rows would be fetched that were trained for other n-grams, and nothing
+but the text would show it.
 
 **Way out:** the help gives the expected rows; where they are what the checkpoint has, the hash sizes are wrong.
 """,
@@ -130,5 +131,22 @@ layers: {engram_layers: [0, 1, 2, 3, 4]}
 engram: {max_ngram_size: 16, n_heads: 1024, num_embeddings: [1, 2, 3, 4, 5]}
 """,
         good="extends: toy\nengram: {max_ngram_size: 4, n_heads: 2}\n",
+    ),
+    Code(
+        "DSV309",
+        "hash-layers-disagree",
+        "error",
+        "`hash_layers` does not name one layer for each engram layer, ascending",
+        """\
+A model that `dsv41c cut` made of another keeps the hash that its tables were trained with. The numbers of that hash
+come from the layers of the whole model: a layer's number seeds its multipliers, and its primes are those that were left
+by the engram layers before it. `engram.hash_layers` has an entry for each engram layer, the number it had there; which
+primes are its own, the rows of its table tell, which are their sum (DSV307).
+
+**Way out:** give one number a layer, in the order of `layers.engram_layers`. A model that was never cut leaves
+`hash_layers` out.
+""",
+        bad="extends: toy\nengram: {hash_layers: [1]}\n",
+        good="extends: toy\nengram: {hash_layers: [1, 4]}\n",
     ),
 )

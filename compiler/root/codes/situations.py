@@ -74,6 +74,12 @@ _FLOW = {
     "DSV508": ("the graph of two shards without an `all_reduce`", "the graph as the compiler splits it"),
     "DSV601": ("a target whose family has no kernel for an op of the spec", "a family that the finding lists"),
 }
+_CUTS = {
+    "DSV240": ("dsv41c cut toy --layers 0,1,3,6", "dsv41c cut toy --layers 0-3,5,6"),
+    "DSV241": ("dsv41c cut toy --layers 6-8", "dsv41c cut toy --layers 5-7"),
+    "DSV242": ("dsv41c cut toy --layers 0 --experts 1", "dsv41c cut toy --layers 0 --experts 2"),
+    "DSV243": ("`reads: {4: {topk: 2}}`, where layer 5 alone uses the selection of layer 4, and a cut without it", "with it"),
+}
 _WEIGHTS = {
     "DSV700": (
         "dsv41c validate toy --checkpoint absent.checkpoint",
@@ -115,6 +121,7 @@ _WEIGHTS = {
     "DSV751": ("dsv41c synth toy -o toy.checkpoint", "dsv41c synth toy -o another.checkpoint"),
     "DSV752": ("`synth` with `engram.compressed_vocab_size` above `model.vocab_size`", "with at most as many"),
     "DSV753": ("`synth` with experts in `fp4_32` and `model.dim: 33`", "with `model.dim: 64`"),
+    "DSV754": ("`dsv41c cut SPEC --checkpoint model.gguf`", "the folder that the GGUF file was made of"),
 }
 _PLANS = {
     "DSV801": ("dsv41c inspect .", "dsv41c inspect toy.plan"),
@@ -199,5 +206,5 @@ _BENCHES = {
     "DSV893": ("processes that feed different prompts", "the same program on the same input in each"),
 }
 SITUATIONS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {**_TEXT, **_SPEC, **_FLOW, **_WEIGHTS, **_PLANS, **_RUNS, **_GRAPHS, **_BENCHES}
+    {**_TEXT, **_SPEC, **_FLOW, **_CUTS, **_WEIGHTS, **_PLANS, **_RUNS, **_GRAPHS, **_BENCHES}
 )

@@ -353,8 +353,8 @@ specs come to hundreds of gigabytes.
         "output-occupied",
         "the output folder is not empty, or cannot be written",
         """
-A random checkpoint is written beside its place and moved there when it is whole, so that no half of one is ever
-taken for a checkpoint. It never replaces files.
+A checkpoint is written beside its place and moved there when it is whole, so that no half of one is ever taken for a
+checkpoint. It never replaces files.
 
 **Way out**: name a folder that does not exist or is empty, inside one that does, on a disk with room.
 """,
@@ -379,6 +379,17 @@ FP4 packs two elements a byte and `fp4_32` and `fp8_row32` scale 32 columns at a
 rows are a multiple of 32 long.
 
 **Way out**: change the width in the spec, or declare another encoding in its `weights` section.
+""",
+    ),
+    _code(
+        "DSV754",
+        "cut-of-another-format",
+        "a checkpoint that is no folder of safetensors is to be cut",
+        """
+`dsv41c cut --checkpoint` copies tensors from safetensors files to safetensors files, byte by byte. A GGUF file stores
+them in an order and encoding of its own.
+
+**Way out**: cut the checkpoint that the file was made of.
 """,
     ),
 )
