@@ -1,7 +1,8 @@
 """What a plan on two GPUs is asked to do, and each process of it: `python stage_members.py KIND FOLDER`.
 
-Kinds: `one` (one GPU), `plain` (the same with plain torch kernels), `both` (one process drives two), and with torchrun's
-variables set `processes` (a stage each) and `shards` (one stage split over two). All give the same numbers, or nearly.
+Kinds: `one` (one GPU), `plain` (the same with plain torch kernels), `both` (one process drives two), and with the
+variables of torchrun set `processes` (a stage each) and `shards` (one stage split over two). All give the same numbers,
+or nearly.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.spec import load
 from dsv41c.kernels.reference.encodings import Packed, Stacked
+from dsv41c.kernels.reference.rows import unpack
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.runtime.bench.random_weights import random_weights
 from dsv41c.runtime.device.tensors import on_device
@@ -116,7 +118,7 @@ def engine(name: str, kind: str, folder: Path, world: World | None) -> Engine:
 
 
 def story(running: Engine) -> Result:
-    """A prompt in odd chunks with every row and selection, a second session, captured steps of one, two and three sessions."""
+    """A prompt in odd chunks with every row and selection, a second session, captured steps of one to three sessions."""
     size = running.manifest.model.vocab_size
     tokens = [(7 + 131 * number) % size for number in range(220)]
     trace = Trace(frozenset(v.id for v in running.manifest.values if v.kind in ("topk", "candidates")))
@@ -138,6 +140,14 @@ def story(running: Engine) -> Result:
     steps = enumerate(trace.steps)
     chosen = {f"{number}.{name}": value.cpu() for number, step in steps for name, value in step.values.items()}
     return {"logits": [row.cpu() for row in found], "chosen": chosen, "ring": ring}
+
+
+def rows_of(running: Engine, session: Session) -> Tensor | None:
+    """The window rows of RING; None where there are several devices, of which it may be on any."""
+    if len(running.layout.devices) > 1:
+        return None
+    rows = running.pools.tensors[running.pools.storage_of[RING]][session.slot]
+    return unpack("window_kv", rows).float().cpu() if rows.dtype == torch.uint8 else rows.float().cpu()
 
 
 def hurried(running: Engine, session: Session, tokens: Sequence[int]) -> list[Tensor]:

@@ -30,7 +30,10 @@ FOLDERS = (HERE.parent / "runtime", HERE.parent / "runtime" / "stages", os.envir
 PATHS = {"PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
 KINDS = {"one": 1, "plain": 1, "both": 1, "processes": 2, "shards": 2}
 MODELS = ("toy", "cut", "random0", "random1")
-RING_BOUND = 1e-2  # of the norm: window rows of layer 1 are bf16
+RING_BOUND = {
+    "toy": 1e-2,
+    "cut": 3e-2,
+}  # of the norm: window rows of layer 1 are bf16, and E4M3 where caches are packed
 NO_FARTHER = 1.3  # than plain kernels are from native ones, as the norm of all logits
 
 
@@ -80,10 +83,9 @@ def test_shards_are_near_one_gpu(model: str, played: dict[str, list[Any]]) -> No
     first, second = (result[model] for result in played["shards"])
     (want,), (plain,) = ([result[model] for result in played[kind]] for kind in ("one", "plain"))
     assert all(map(torch.equal, first["logits"], second["logits"])), "all shards have the same"
-    if model == "toy":  # caches of the other are packed
-        ring = apart([first["ring"].float()], [want["ring"].float()])
-        print(f"window rows of layer 1: {ring:.2e} apart")
-        assert ring <= RING_BOUND
+    ring = apart([first["ring"]], [want["ring"]])
+    print(f"{model}: window rows of layer 1 are {ring:.2e} apart")
+    assert ring <= RING_BOUND[model]
     ours, measure = (apart(each["logits"], want["logits"]) for each in (first, plain))
     start, started = (apart(each["logits"][:1], want["logits"][:1]) for each in (first, plain))
     print(f"{model}: {ours:.2e} apart from one GPU, plain kernels {measure:.2e}; the prompt {start:.2e}, {started:.2e}")
