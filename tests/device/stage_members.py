@@ -118,7 +118,7 @@ def engine(name: str, kind: str, folder: Path, world: World | None) -> Engine:
 
 
 def story(running: Engine) -> Result:
-    """A prompt in odd chunks with every row and selection, a second session, captured steps of one to three sessions."""
+    """A prompt in odd chunks with every row and selection, a second session, captured steps of up to three."""
     size = running.manifest.model.vocab_size
     tokens = [(7 + 131 * number) % size for number in range(220)]
     trace = Trace(frozenset(v.id for v in running.manifest.values if v.kind in ("topk", "candidates")))

@@ -98,7 +98,9 @@ def test_stopping_one_process_ends_the_other(tmp_path: Path) -> None:
     for name, waits in (("toy.both", "process 1"), ("toy.shards", "process 1")):
         command = ["-m", "dsv41c", "bench", str(tmp_path / name), "--steps", "100", "--rounds", "100000"]
         members = started(2, [*command, "--batch", "1", "--context", "64"])
-        time.sleep(25)
+        assert members[0].stderr is not None
+        assert any(line.startswith("measuring") for line in members[0].stderr)
+        time.sleep(8)
         assert all(member.poll() is None for member in members), [member.communicate()[1] for member in members]
         members[1].send_signal(signal.SIGKILL)
         _, said = members[0].communicate(timeout=60)
