@@ -18,6 +18,7 @@ from dsv41c.runtime.weights.headers import Checkpoint, TensorHeader
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
+ALIGNED, COPIED_BYTES = 64, 1 << 28
 _HELP = "wait until the download or export is finished, and run again"
 
 
@@ -61,8 +62,11 @@ class MappedFiles:
             )
         if header.pitch:
             data = data.as_strided((header.shape[0], header.row), (header.pitch, 1))
-        if data.data_ptr() % dtype.itemsize or header.pitch % dtype.itemsize:
-            data = data.clone(memory_format=torch.contiguous_format)  # the format does not promise alignment
+        # The format promises no alignment. Floats get that of tensors in memory, since sums over others may add up in
+        # another order, so that two files of the same values would give other logits. Embeddings are looked up only.
+        wanted = ALIGNED if dtype != torch.uint8 and header.size <= COPIED_BYTES else dtype.itemsize
+        if data.data_ptr() % wanted or header.pitch % dtype.itemsize:
+            data = data.clone(memory_format=torch.contiguous_format)
         assert math.prod(shape) * dtype.itemsize == header.size, header
         return data.view(dtype).view(shape)
 
