@@ -20,7 +20,7 @@ from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.synth.layout import Planned, ShardPlan, Weight, index_text, plan_shards
 from dsv41c.runtime.weights.checkpoint import Checkpoint
 from dsv41c.runtime.weights.headers import read_checkpoint
-from dsv41c.runtime.weights.index import INDEX
+from dsv41c.runtime.weights.index import INDEX, SUFFIX
 from dsv41c.runtime.weights.match import match
 from dsv41c.runtime.weights.names import unused_family
 from dsv41c.runtime.weights.shard import TensorHeader
@@ -66,7 +66,7 @@ def cut_checkpoint(
     matching = match(manifest, found)
     if matching.failed:
         raise UserFault(matching.diagnostics)
-    if found.metadata is not None:
+    if not all(name.endswith(SUFFIX) for name in found.files):
         raise UserFault([_no_safetensors(found)])
     kept = _kept(found, {layer: index for index, layer in enumerate(layers)}, experts)
     shards = plan_shards([Weight("", each.shape, "", _planned(name, each), None) for name, each in kept.items()])

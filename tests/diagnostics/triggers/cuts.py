@@ -46,5 +46,5 @@ TRIGGERS = {
     "DSV241": (_cut([6, 7, 8]), _cut([5, 6, 7])),
     "DSV242": (_cut([0], 1), _cut([0], 2)),
     "DSV243": (_cut([2, 4], sets=ELSEWHERE), _cut([2, 4, 5], sets=ELSEWHERE)),
-    "DSV754": (_checkpoint(metadata={}), _checkpoint()),
+    "DSV754": (_checkpoint(files={"model.gguf": 0}), _checkpoint()),
 }
