@@ -44,7 +44,7 @@ def cut(loaded: Loaded, layers: Sequence[int], experts: int | None = None) -> Cu
     """A sound spec with some of its layers, and the first `experts` routed experts of each; None keeps all.
 
     Draft layers are left out. Raises `UserFault` with every finding: DSV240 (a layer loses a source), DSV241 (a layer
-    that is not there), DSV242 (a number of experts that cannot be), DSV243 (nobody is left who reads what a layer makes).
+    that is not there), DSV242 (a number of experts that cannot be), DSV243 (nobody is left who reads a layer's state).
     """
     whole, flow = loaded.spec, View.of(loaded).flow
     assert whole is not None and flow is not None, "only a sound spec is cut"

@@ -3,8 +3,8 @@
 A checkpoint does not hold them; they follow from the spec as the released model derives them. The layer number, not its
 place in the list, seeds the multipliers; the place in the list decides the primes, since none is handed out twice.
 
-A model that was cut keeps the constants of the whole one: `hash_layers` names the layers of that which its engram layers
-were, for the multipliers, and the rows of their tables tell the primes, since a table's rows are the sum of its own.
+A model that was cut keeps the constants of the whole one: `hash_layers` names the layers of that which its engram
+layers were, for the multipliers, and the rows of their tables tell the primes, since they are the sum of these.
 """
 
 from __future__ import annotations

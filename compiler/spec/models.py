@@ -160,11 +160,12 @@ class Engram(Section):
         tuple[Annotated[int, Field(ge=1, le=MAX_ROWS)], ...], Field(min_length=1, max_length=MAX_LAYERS)
     ] = Field(description="Rows of the table of each engram layer, in the order of layers.engram_layers.")
     hash_layers: (
-        Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(min_length=1, max_length=MAX_LAYERS)] | None
+        Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(min_length=1, max_length=MAX_LAYERS)]
+        | None
     ) = Field(
         default=None,
-        description="Of a model that was cut from another: the layer of that which each engram layer was, whose hash it "
-        "keeps. Absent: the layer itself, and its place in the list.",
+        description="Of a model that was cut from another: the layer of that which each engram layer was, whose hash "
+        "it keeps. Absent: the layer itself, and its place in the list.",
     )
     pad_id: TokenId = Field(description="Token id that stands for what lies before the sequence; a raw id.")
     compressed_vocab_size: int = Field(ge=1, le=MAX_VOCAB, description="Distinct ids after the token map.")

@@ -1,8 +1,8 @@
 """Writes what is left of a checkpoint that is cut down to some layers and experts: bytes as they are, names renumbered.
 
-Tensors are streamed, so a checkpoint of any size takes little memory. They get official names; how each is stored stays.
-Of a gate and its biases the first rows are kept, those of the experts that stay. What the text backbone does not read is
-left out, but for the gates' biases for images.
+Tensors are streamed, so a checkpoint of any size takes little memory. They get official names; how each is stored
+stays. Of a gate and its biases the first rows are kept, those of the experts that stay. What the text backbone does not
+read is left out, but for the gates' biases for images.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def cut_checkpoint(
     `manifest` is the whole model's, which the checkpoint has to fit. `files` are written beside it, by name; the
     tokenizer is copied where there is one. `out_dir` must be absent or empty: it appears when everything is written.
 
-    Raises UserFault: what `match` finds, DSV751 (occupied or unwritable), DSV732 (a file changed meanwhile), DSV754 (not
-    of safetensors).
+    Raises UserFault: what `match` finds, DSV751 (occupied or unwritable), DSV732 (a file changed meanwhile), DSV754
+    (not of safetensors).
     """
     found = checkpoint if isinstance(checkpoint, Checkpoint) else read_checkpoint(checkpoint)
     matching = match(manifest, found)
@@ -141,7 +141,7 @@ def _write_shard(
 
 
 def _pieces(source: IO[bytes], header: TensorHeader, checkpoint: Checkpoint) -> Iterator[bytes]:
-    """The bytes of a tensor in order, row by row where others' lie between. Raises UserFault (DSV732) at an early end."""
+    """The bytes of a tensor in order, row by row where others' lie between. Raises UserFault (DSV732)."""
     rows = header.shape[0] if header.pitch else 1
     for row in range(rows):
         source.seek(header.offset + row * header.pitch)

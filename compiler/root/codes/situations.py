@@ -78,7 +78,7 @@ _CUTS = {
     "DSV240": ("dsv41c cut toy --layers 0,1,3,6", "dsv41c cut toy --layers 0-3,5,6"),
     "DSV241": ("dsv41c cut toy --layers 6-8", "dsv41c cut toy --layers 5-7"),
     "DSV242": ("dsv41c cut toy --layers 0 --experts 1", "dsv41c cut toy --layers 0 --experts 2"),
-    "DSV243": ("`reads: {4: {topk: 2}}`, where layer 5 alone uses the selection of layer 4, and a cut without it", "with it"),
+    "DSV243": ("a cut without layer 5, which alone reads the selection of 4, under `reads: {4: {topk: 2}}`", "with it"),
 }
 _WEIGHTS = {
     "DSV700": (
@@ -95,7 +95,10 @@ _WEIGHTS = {
     "DSV708": ("the index of one revision beside shards of another", "both of one revision"),
     "DSV709": ("shards of two downloads in one folder", "those of one"),
     "DSV710": ("`embed.weight` beside `model.norm.weight`", "all names with the same prefix, or none"),
-    "DSV711": ("experts of a layer in one tensor [8, 2304], which lacks a dimension", "in one of shape [8, 2304, 2560]"),
+    "DSV711": (
+        "experts of a layer in one tensor [8, 2304], which lacks a dimension",
+        "in one of shape [8, 2304, 2560]",
+    ),
     "DSV712": ("an index whose metadata says `dsv41c.gate_up: up`", "one that says `up_gate`"),
     "DSV720": (
         "a spec with 3 among its `kv_source_layers`, over a checkpoint without such a compressor",
