@@ -14,7 +14,8 @@ from dsv41c.compiler.source.edits import apply, takes_comments
 from dsv41c.diagnostics import Diagnostic
 
 Judge = Callable[[str], Sequence[Diagnostic]]
-MOST = 200  # texts that are tried: nobody slips so often
+MOST = 50  # texts that are tried, each as long as a load takes: nobody slips so often
+LARGEST = 1 << 18  # characters of a text that is mended: a spec that people write has a few thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Mended:
 def mend(file: str, text: str, findings: Sequence[Diagnostic], judge: Judge) -> Mended:
     """The text of `file` with every edit made that helps. `judge` gives the findings about a text in its place."""
     now, found, tries = text, findings, _Tries(file, judge)
-    helped = True
+    helped = len(text) <= LARGEST
     while helped:
         helped = False
         offered = [each for each in found if _can_be_made(each, file, now)]
