@@ -17,7 +17,7 @@ from dsv41c.runtime.token_map import token_map
 def make_constants(manifest: Manifest, checkpoint: Path, wanted: Container[str] | None = None) -> dict[str, Tensor]:
     """Every constant of a plan by id; with `wanted`, only these.
 
-    Reads `tokenizer.json` of the checkpoint only where a token map is among them.
+    Reads the checkpoint's tokenizer only where a token map is among them.
 
     Raises `UserFault` where the tokenizer is missing, cannot be read or is not the plan's.
     """
@@ -53,7 +53,7 @@ def _frequencies(entry: ConstantEntry) -> Tensor:
 
 def _token_map(manifest: Manifest, engram: EngramEntry, checkpoint: Path) -> Tensor:
     """int64 [vocab_size]."""
-    tokenizer = load_tokenizer(checkpoint, manifest.model.vocab_size)
+    tokenizer = load_tokenizer(checkpoint, manifest.model.vocab_size, text=False)
     return torch.as_tensor(
         token_map(tokenizer, manifest.model.vocab_size, engram.compressed_vocab_size), dtype=torch.int64
     )

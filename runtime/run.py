@@ -27,6 +27,7 @@ from dsv41c.runtime.stages.world import World
 from dsv41c.runtime.states import collect, state_keys
 from dsv41c.runtime.tail import TailKind
 from dsv41c.runtime.text import TOKENIZER, Text, TextStream
+from dsv41c.runtime.weights.gguf.files import is_gguf
 from dsv41c.runtime.weights.index import list_files
 
 
@@ -244,6 +245,13 @@ def _prompt_faults(ids: list[int], plan: LoadedPlan, options: RunOptions) -> lis
 def _text(checkpoint: Path | str, plan: LoadedPlan, prompt: Prompt) -> Text | None:
     """The text side, which plain ids can do without."""
     folder = Path(checkpoint)
+    if is_gguf(folder):
+        try:
+            return Text.load(folder, plan.manifest)
+        except UserFault:
+            if prompt.ids is not None:
+                return None
+            raise
     folder = folder if folder.is_dir() else folder.parent
     if prompt.ids is not None and not (folder / TOKENIZER).exists():
         return None

@@ -12,17 +12,23 @@ from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.runtime.chat import Effort, Mode, Special, render
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.token_map import check_vocabulary
+from dsv41c.runtime.weights.gguf.files import is_gguf
+from dsv41c.runtime.weights.gguf.tokenizer import gguf_tokenizer, read_keys
 
 TOKENIZER = "tokenizer.json"
 _REPLACEMENT = "\ufffd"
 
 
-def load_tokenizer(checkpoint: Path, vocab_size: int) -> Tokenizer:
-    """The tokenizer beside a checkpoint's tensors.
+def load_tokenizer(checkpoint: Path, vocab_size: int, *, text: bool = True) -> Tokenizer:
+    """The tokenizer beside a checkpoint's tensors, or in its GGUF file. Without `text` one for single ids will do.
 
-    Raises `UserFault`: DSV861 where the file is missing or cannot be read, DSV740 where its vocabulary is not the
-    plan's.
+    Raises `UserFault`: DSV861 where the file is missing or cannot be read, DSV769 where a GGUF file has none that is
+    known, DSV740 where its vocabulary is not the plan's.
     """
+    if is_gguf(checkpoint):
+        tokenizer = gguf_tokenizer(*read_keys(checkpoint), text=text)
+        check_vocabulary(tokenizer, vocab_size)
+        return tokenizer
     path = (checkpoint if checkpoint.is_dir() else checkpoint.parent) / TOKENIZER
     if not path.is_file():
         message = f"the checkpoint has no `{TOKENIZER}`"

@@ -8,6 +8,8 @@ Of a weight that the processes of a stage share, each binds its shard: views of 
 blocks. The rest is not read.
 
 The rule of conversion: exact or refused. BF16 goes into F32; F32 goes into BF16 where every value is a BF16 value.
+Only approximations, which blocks of GGUF types stand for (Q8_0, Q4_K, ...), are rounded, once, to what the plan
+computes in.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.kernels.fusion import WIDE_ROLES
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.runtime.manifest import Manifest, ShardEntry, WeightEntry
+from dsv41c.runtime.weights.gguf.lazy import Lazy
+from dsv41c.runtime.weights.gguf.table import BlockTable
+from dsv41c.runtime.weights.gguf.tensor import GgufHeader
 from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
@@ -35,6 +40,8 @@ EAGER_BYTES = 1 << 30
 class Experts(Sequence["Packed | Tensor"]):
     """The experts of one projection of one layer, packed as stored: item e is a view of the mapped file.
 
+    What GGUF stores in blocks is taken out of them at every use.
+
     With `split`, item e is the shard's part of it. Each is checked for NaN once, at binding or at its first use, which
     raises UserFault (DSV730).
     """
@@ -42,7 +49,9 @@ class Experts(Sequence["Packed | Tensor"]):
     def __init__(self, stored: tuple[Stored, ...], files: MappedFiles, split: ShardEntry | None, shard: int) -> None:
         self._stored = stored
         self._files = files
-        self._items = [_part(_packed(item, files), split, shard) for item in stored]
+        items = Lazy(stored, lambda item: _part(_packed(item, files), split, shard))
+        self._in_blocks = any(isinstance(item.tensor, GgufHeader) for item in stored)
+        self._items: Sequence[Packed | Tensor] = items if self._in_blocks else list(items)
         self._checked = [False] * len(stored)
 
     def __len__(self) -> int:
@@ -64,6 +73,8 @@ class Experts(Sequence["Packed | Tensor"]):
     @property
     def bytes_to_check(self) -> int:
         """Bytes that a check of all of them reads: FP4 codes cannot be NaN, so only their scales."""
+        if self._in_blocks:
+            return sum(item.tensor.size for item in self._stored)
         packed = [item for item in self._items if isinstance(item, Packed)]
         plain = [item for item in self._items if isinstance(item, Tensor)]
         codes = [item.codes for item in packed if item.encoding != "fp4_32"]
@@ -121,7 +132,7 @@ class MappedTable:
             raise UserFault(self._checkpoint.located([finding]))
 
 
-Bound = Tensor | Packed | Experts | MappedTable
+Bound = Tensor | Packed | Experts | MappedTable | BlockTable
 
 
 class BoundWeights(Mapping[str, Bound]):
@@ -185,7 +196,7 @@ def _bind(binding: Binding, files: MappedFiles, shard: int) -> Bound | Diagnosti
         return Experts(binding.stored, files, entry.shard, shard)
     (stored,) = binding.stored
     if entry.role == "engram_table":
-        return MappedTable(stored, files)
+        return BlockTable(stored.tensor, files) if isinstance(stored.tensor, GgufHeader) else MappedTable(stored, files)
     item = _packed(stored, files)
     part = _converted(entry, stored, _part(item, entry.shard, shard))
     # A fault is told of the whole tensor, by its own indices.

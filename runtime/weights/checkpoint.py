@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dsv41c.diagnostics import Diagnostic
+from dsv41c.runtime.weights.gguf.facts import GgufFacts
 from dsv41c.runtime.weights.shard import TensorHeader
 
 
@@ -16,8 +17,8 @@ class Checkpoint:
 
     `path` is what the user gave, `folder` where the files are, `files` their sizes in bytes when read. `damaged` are
     names that cannot be judged because their shard is broken or absent; `complete` is false when there may be more such
-    names than are known (a broken shard and no index), so that a missing tensor proves nothing. `metadata` is what a
-    GGUF file says beside its tensors, by key; None of other files. `declared` is what a safetensors one says of its
+    names than are known (a broken shard and no index), so that a missing tensor proves nothing. `gguf` is what a GGUF
+    file says beside its tensors; None of other files. `declared` is what a safetensors one says of its
     layout (`variants.DECLARATIONS`).
     """
 
@@ -29,7 +30,7 @@ class Checkpoint:
     damaged: frozenset[str] = frozenset()
     complete: bool = True
     diagnostics: tuple[Diagnostic, ...] = field(default=())
-    metadata: Mapping[str, object] | None = None
+    gguf: GgufFacts | None = None
     declared: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -1,7 +1,7 @@
 """What a checkpoint holds, from its headers alone: the contract between checkpoints and everything that looks at one.
 
-Reads a folder (index and shards) or a single safetensors file. No torch, no tensor data, no allocation that a lying
-header could steer: a header may be 100 MB at most and is compared with the file's own size.
+Reads a folder (index and shards), a single safetensors file, or GGUF files. No torch, no tensor data, no allocation
+that a lying header could steer: a header may be 100 MB at most and is compared with the file's own size.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from types import MappingProxyType
 from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
 from dsv41c.runtime.weights.checkpoint import Checkpoint, located
 from dsv41c.runtime.weights.declared import declarations
+from dsv41c.runtime.weights.gguf.files import is_gguf
+from dsv41c.runtime.weights.gguf.reader import read_gguf
 from dsv41c.runtime.weights.index import INDEX, compare, list_files
 from dsv41c.runtime.weights.official import official
 from dsv41c.runtime.weights.shard import LISTED, TensorHeader, read_shard
@@ -32,6 +34,8 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
 def read_checkpoint(path: Path | str) -> Checkpoint:
     """A checkpoint as far as it can be read; its `diagnostics` say what is wrong. Raises nothing for a bad file."""
     path = Path(path)
+    if is_gguf(path):
+        return read_gguf(path)
     listing = list_files(path)
     shards = [read_shard(listing.folder, name) for name in listing.files]
     findings = [*listing.findings, *(finding for shard in shards for finding in shard.findings)]

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.runtime.weights.gguf.decode import decoded
+from dsv41c.runtime.weights.gguf.tensor import GgufHeader
 from dsv41c.runtime.weights.headers import Checkpoint, TensorHeader
 
 # Dtypes that tensors are handed out in; all others come as raw bytes. E8M0 among them: a cast would destroy it.
@@ -47,19 +49,19 @@ class MappedFiles:
             raise UserFault(checkpoint.located(findings))
 
     def tensor(self, header: TensorHeader) -> Tensor:
-        """A read-only view of a tensor: floats in their dtype and shape, all others as uint8 (F4: [..., N/2])."""
+        """A read-only view of a tensor: floats in their dtype and shape, all others as uint8 (F4: [..., N/2]).
+
+        What GGUF stores in blocks is decoded: no view, but a copy.
+        """
+        if isinstance(header, GgufHeader):
+            return decoded(self.raw(header), header)
         dtype = _DTYPES.get(header.dtype, torch.uint8)
         shape = list(header.shape)
         if header.dtype == "F4":
             shape[-1] //= 2
         if header.size == 0:
             return torch.empty(shape, dtype=dtype)
-        with warnings.catch_warnings():
-            # Torch warns that the buffer is read-only. That is the point: nothing writes to weights.
-            warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            data = torch.frombuffer(
-                self._maps[header.file], dtype=torch.uint8, count=header.extent, offset=header.offset
-            )
+        data = self.raw(header)
         if header.pitch:
             data = data.as_strided((header.shape[0], header.row), (header.pitch, 1))
         # The format promises no alignment. Floats get that of tensors in memory, since sums over others may add up in
@@ -69,6 +71,17 @@ class MappedFiles:
             data = data.clone(memory_format=torch.contiguous_format)
         assert math.prod(shape) * dtype.itemsize == header.size, header
         return data.view(dtype).view(shape)
+
+    def raw(self, header: TensorHeader) -> Tensor:
+        """A read-only view of the bytes of a tensor, from its first to its last: uint8 [extent]."""
+        if header.size == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        with warnings.catch_warnings():
+            # Torch warns that the buffer is read-only. That is the point: nothing writes to weights.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            return torch.frombuffer(
+                self._maps[header.file], dtype=torch.uint8, count=header.extent, offset=header.offset
+            )
 
     def expect_random_access(self, header: TensorHeader) -> None:
         """Tell the system not to read ahead in a tensor's pages: rows of a table are far apart."""

@@ -22,6 +22,8 @@ from dsv41c.runtime.weights.encoding import (
     weight_shape,
 )
 from dsv41c.runtime.weights.findings import Faults, expert_counts, missing, unexpected
+from dsv41c.runtime.weights.gguf.claims import contradictions
+from dsv41c.runtime.weights.gguf.tensor import GgufHeader, Mxfp4Codes, Mxfp4Scales
 from dsv41c.runtime.weights.headers import Checkpoint, TensorHeader
 from dsv41c.runtime.weights.names import SCALE_SUFFIXES, scale_names, unused_family
 from dsv41c.runtime.weights.variants import NIBBLES
@@ -91,6 +93,7 @@ def match(manifest: Manifest, checkpoint: Checkpoint) -> Matching:
     if checkpoint.complete:  # a broken file may hold what is missing
         findings += missing(absent, manifest.weights)
     findings += checkpoint.located(faults.diagnostics())
+    findings += contradictions(manifest, checkpoint)
     findings += unexpected([name for name in extra if name not in counts.surplus], manifest.weights)
     return Matching(tuple(bindings), tuple(findings), unused, unused_bytes)
 
@@ -112,6 +115,8 @@ def _leftovers(checkpoint: Checkpoint, used: set[str]) -> tuple[list[str], dict[
 
 def _bind(entry: WeightEntry, tensor: TensorHeader, checkpoint: Checkpoint, faults: Faults) -> Stored | None:
     """A tensor with its scale, or None when something about them was reported."""
+    if isinstance(tensor, GgufHeader):
+        return _in_blocks(entry, tensor, faults)
     encoding = encoding_of(tensor.dtype, entry)
     if encoding not in accepted(entry):
         text = f"is stored as {tensor.dtype}, and its role takes {' or '.join(accepted(entry))}"
@@ -133,6 +138,19 @@ def _bind(entry: WeightEntry, tensor: TensorHeader, checkpoint: Checkpoint, faul
     if not scales and any(name in checkpoint.damaged for name in names):
         return None
     return _scaled(entry, tensor, scales, encoding, checkpoint, faults)
+
+
+def _in_blocks(entry: WeightEntry, tensor: GgufHeader, faults: Faults) -> Stored | None:
+    """A tensor that GGUF stores in blocks: MXFP4 as `fp4_32` where the role takes that, all others as floats."""
+    if tensor.shape != tuple(entry.shape):
+        text = f"has shape {list(tensor.shape)} ({tensor.dtype}), expected {list(entry.shape)}"
+        faults.add("DSV722", entry, tensor, "tensor", text)
+        return None
+    if tensor.dtype != "MXFP4" or "fp4_32" not in accepted(entry):
+        return Stored(tensor, None, "f32")
+    *rows, columns = tensor.shape
+    scales = tensor._replace(stored=f"{tensor.stored}[scales]", shape=(*rows, columns // 32))
+    return Stored(Mxfp4Codes(*tensor), Mxfp4Scales(*scales), "fp4_32")
 
 
 def _plain(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, Span
 from dsv41c.kernels.reference.encodings import BLOCK, Packed, dense
+from dsv41c.runtime.weights.gguf.tensor import is_rounded
 from dsv41c.runtime.weights.headers import TensorHeader
 from dsv41c.runtime.weights.match import Stored
 
@@ -38,7 +39,8 @@ def decode(stored: Stored, codes: Tensor, scale: Tensor | None, dtype: torch.dty
         return codes
     shape = codes.shape if stored.encoding != "fp4_32" else (*codes.shape[:-1], codes.shape[-1] * 2)
     result = torch.empty(shape, dtype=dtype)
-    exact = dtype == torch.float32 or (scale is not None and bool(scale.numel() and scale.min() >= SMALLEST_BF16_SCALE))
+    exact = dtype == torch.float32 or is_rounded(stored.tensor)
+    exact = exact or (scale is not None and bool(scale.numel() and scale.min() >= SMALLEST_BF16_SCALE))
     step = 1 if scale is None or stored.encoding != "fp8_32x32" else BLOCK
     for first, part in _parts(codes, step):
         last = first + len(part)

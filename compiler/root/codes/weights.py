@@ -19,8 +19,9 @@ _FILES = (
         "checkpoint-absent",
         "no checkpoint can be read at this path",
         """
-A checkpoint is a folder with `model.safetensors.index.json` and its shards, a folder of `.safetensors` files, or
-one such file. There is none at the path, or the system does not let it be read.
+A checkpoint is a folder with `model.safetensors.index.json` and its shards, a folder of `.safetensors` files, one
+such file, or a GGUF file (of a split set any part, or a folder that holds the set alone). There is none at the
+path, or the system does not let it be read.
 
 **Way out**: give the folder that the download made. A folder of pointers (a few hundred bytes a file) is a clone
 without its large files.
@@ -99,9 +100,10 @@ folder may be a link; download caches are made of those.)
     _code(
         "DSV707",
         "shard-absent",
-        "the index names a shard that is not there",
+        "a shard is not there",
         """
-The download is not complete, or a shard was renamed. Tensors of absent shards are not reported as missing one by
+The download is not complete, or a shard was renamed: the index names it, or other parts of a split GGUF file number
+it. Tensors of absent shards are not reported as missing one by
 one.
 
 **Way out**: fetch the named shards.

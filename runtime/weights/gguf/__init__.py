@@ -1,0 +1,1 @@
+"""GGUF checkpoints: their headers, the families of names and keys, and tensors decoded from their blocks."""
