@@ -1,9 +1,10 @@
-"""`import`: a model's config.json as a spec."""
+"""`import`: a model's config.json, or a GGUF file of it, as a spec."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
+from pathlib import Path
 
 from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import exit_code, show
@@ -15,10 +16,12 @@ from dsv41c.report.escape import escape
 def work(arguments: Namespace, console: Console) -> int:
     """Write the spec; with errors, nothing."""
     expect_writable(arguments.output)
-    from dsv41c.compiler.importing import import_config
+    from dsv41c.compiler.importing import import_config, import_gguf
+    from dsv41c.runtime.weights.gguf.files import is_gguf
 
     with console.step("import"):
-        imported = import_config(arguments.config)
+        read = import_gguf if arguments.config != "-" and is_gguf(Path(arguments.config)) else import_config
+        imported = read(arguments.config)
     show(console, imported.diagnostics, imported.sources)
     text = imported.text
     if has_errors(imported.diagnostics) or text is None:

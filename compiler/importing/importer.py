@@ -17,7 +17,7 @@ from dsv41c.compiler.importing.quantisation import check_quantisation
 from dsv41c.compiler.source import MAX_BYTES, POISON, Node, Poison, dotted, parse, read_file, shown, shown_key, to_data
 from dsv41c.compiler.spec.findings import head
 from dsv41c.compiler.spec.locate import Stdin, read_stdin
-from dsv41c.compiler.spec.models import FORMAT
+from dsv41c.compiler.spec.models import FORMAT, Spec
 from dsv41c.compiler.spec.near import config_hint
 from dsv41c.compiler.spec.validate import validate
 from dsv41c.compiler.spec.write import to_yaml
@@ -66,8 +66,9 @@ def import_config(path: str, *, name: str = NAME, stdin: Stdin | None = None) ->
         found = (_in_terms_of_configs(finding, path, sources.get(file)) for finding in fault.diagnostics)
         return Imported(None, ordered(found), sources)
     sink.extend(document.diagnostics)
-    text = _import(document.root, name, sink)
-    return Imported(None if sink.failed else text, ordered(sink), sources)
+    spec = spec_of(document.root, name, sink)
+    text = None if spec is None or sink.failed else to_yaml(spec, HEADER, REMARKS)
+    return Imported(text, ordered(sink), sources)
 
 
 def _in_terms_of_configs(finding: Diagnostic, path: str, text: str | None) -> Diagnostic:
@@ -89,8 +90,8 @@ def _in_terms_of_configs(finding: Diagnostic, path: str, text: str | None) -> Di
     return finding
 
 
-def _import(root: Node, name: str, sink: Sink) -> str | None:
-    """The spec's text; None where the config is not one of this family."""
+def spec_of(root: Node, name: str, sink: Sink) -> Spec | None:
+    """The spec that a config stands for; None where it is not one of this family, or stands for none."""
     if not isinstance(root.value, Mapping):
         message = f"the config is {shown(to_data(root))}, expected a map"
         facts = (("expected", "the config.json of a model"),)
@@ -106,7 +107,7 @@ def _import(root: Node, name: str, sink: Sink) -> str | None:
     validated = validate(tree, judged)
     # What the config lacks is reported by its own names already.
     sink.extend(finding for finding in judged if finding.code != "DSV202")
-    return None if validated.spec is None else to_yaml(validated.spec, HEADER, REMARKS)
+    return validated.spec
 
 
 @dataclass(frozen=True, slots=True)

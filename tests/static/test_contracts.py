@@ -11,6 +11,7 @@ CONTRACTS = (
     "dsv41c.runtime.manifest",
     "dsv41c.runtime.memory",
     "dsv41c.runtime.work_space",
+    "dsv41c.runtime.weights.gguf.config",
     "dsv41c.runtime.weights.headers",
     "dsv41c.kernels.catalog",
     "dsv41c.kernels.encodings",
