@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from dsv41c import __version__
+from dsv41c.compiler.cli import writing_arguments
+from dsv41c.compiler.cli.common_arguments import as_json, overrides, spec
 from dsv41c.compiler.cli.values import (
-    assignment,
     cell,
     count,
     fraction,
     kinds,
-    layer_numbers,
     memory,
     nearest,
     path,
@@ -101,31 +101,9 @@ def _verb_parser(adding: argparse._SubParsersAction[_Parser], verb: Verb) -> _Pa
 # --- arguments of each verb -------------------------------------------------------------------------------------------
 
 
-def _spec(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spec", metavar="SPEC", help="a file, `-` for standard input, or the name of a shipped spec")
-    _overrides(parser)
-
-
-def _overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", metavar="T", help="placement, numerics and runtime of a machine: a file or a name")
-    parser.add_argument(
-        "--set",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        dest="sets",
-        type=assignment,
-        help="override one value of the spec; may come again",
-    )
-
-
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the result, or what is wrong, as JSON")
-
-
 def _validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", metavar="SPEC", nargs="+", help="files, `-`, or names of shipped specs")
-    _overrides(parser)
+    overrides(parser)
     parser.add_argument(
         "--checkpoint", metavar="DIR", type=path, help="also match the weights, from the files' headers alone"
     )
@@ -141,7 +119,7 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _compile(parser: argparse.ArgumentParser) -> None:
-    _spec(parser)
+    spec(parser)
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=path, help="folder of the plan; an older plan there is replaced"
     )
@@ -149,14 +127,14 @@ def _compile(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="write nothing; exit 1 if DIR does not hold this very plan"
     )
     parser.add_argument("--dry-run", action="store_true", help="write nothing; list what would be written")
-    _json(parser)
+    as_json(parser)
 
 
 def _graph(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "spec", metavar="SPEC", help="a file, `-`, the name of a shipped spec, or a plan folder made by `compile`"
     )
-    _overrides(parser)
+    overrides(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--format",
@@ -237,7 +215,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--until", metavar="VALUE", help="with --compare: stop after this value")
     parser.add_argument("--allow-edited", action="store_true", help="run a changed plan, with a warning")
-    _json(parser)
+    as_json(parser)
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:
@@ -276,7 +254,7 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="SECONDS", type=positive, help="begin nothing new after so long")
     parser.add_argument("--label", metavar="TEXT", help="a text to keep with the result")
     parser.add_argument("--allow-edited", action="store_true", help="run a changed plan, with a warning")
-    _json(parser)
+    as_json(parser)
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
@@ -287,59 +265,14 @@ def _explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _targets(parser: argparse.ArgumentParser) -> None:
-    _json(parser)
-
-
-def _import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config", metavar="CONFIG.json", help="a model's config.json, in any of its official forms, or `-`"
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="SPEC",
-        type=path,
-        default="-",
-        help="file to write (default: standard output); one with other text is left alone",
-    )
-    parser.add_argument("--force", action="store_true", help="replace a file with other text, hand edits and all")
-    _json(parser)
-
-
-def _cut(parser: argparse.ArgumentParser) -> None:
-    _spec(parser)
-    parser.add_argument(
-        "--layers", metavar="0,1,20-23", type=layer_numbers, required=True, help="layers to keep; they are renumbered"
-    )
-    parser.add_argument("--experts", metavar="N", type=positive, help="keep the first N routed experts (default: all)")
-    parser.add_argument("--checkpoint", metavar="DIR", type=path, help="also write what is left of this checkpoint")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="PATH",
-        type=path,
-        default="-",
-        help="file of the spec (default: standard output); with --checkpoint the folder of both, new or empty",
-    )
-    parser.add_argument("--force", action="store_true", help="replace a spec with other text")
-    _json(parser)
-
-
-def _synth(parser: argparse.ArgumentParser) -> None:
-    _spec(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", type=path, required=True, help="folder of the checkpoint; new or empty"
-    )
-    parser.add_argument("--seed", metavar="N", type=count, default=0, help="seed of the weights (default: 0)")
-    parser.add_argument("--max-bytes", metavar="N", type=positive, help="largest size to write (default: 8 GiB)")
-    _json(parser)
+    as_json(parser)
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", type=path, help="a plan folder made by `compile`")
     for section, what in _SECTIONS.items():
         parser.add_argument(f"--{section}", action="store_true", help=what)
-    _json(parser)
+    as_json(parser)
 
 
 _SECTIONS = {
@@ -352,7 +285,7 @@ _SECTIONS = {
 
 
 def _estimate(parser: argparse.ArgumentParser) -> None:
-    _spec(parser)
+    spec(parser)
     parser.add_argument("--context", metavar="N", type=positive, help="tokens of a session (default: the spec's)")
     parser.add_argument("--sessions", metavar="N", type=positive, help="sessions at once (default: the spec's)")
     parser.add_argument(
@@ -361,7 +294,7 @@ def _estimate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device-memory", metavar="SIZE", type=memory, help="memory of each device, such as 96GB")
     parser.add_argument("--host-memory", metavar="SIZE", type=memory, help="memory of the host, such as 587GiB")
     parser.add_argument("--unified", action="store_true", help="devices and host share one memory; give one size")
-    _json(parser)
+    as_json(parser)
 
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
@@ -372,9 +305,10 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "bench": _bench,
     "explain": _explain,
     "targets": _targets,
-    "import": _import,
-    "cut": _cut,
-    "synth": _synth,
+    "import": writing_arguments.importing,
+    "repack": writing_arguments.repack,
+    "cut": writing_arguments.cut,
+    "synth": writing_arguments.synth,
     "inspect": _inspect,
     "estimate": _estimate,
 }

@@ -17,6 +17,7 @@ class Verb:
     example: str
 
 
+_REPACKED = "--checkpoint toy.checkpoint -o toy.repacked"
 VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         verb.name: verb
@@ -29,6 +30,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             Verb("explain", "explain", "explain a diagnostic code, or list them", "explain DSV301"),
             Verb("targets", "targets", "list what has kernels on which family of devices", "targets --json"),
             Verb("import", "importing", "turn a model's config.json into a spec", "import config.json -o model.yaml"),
+            Verb("repack", "repacking", "write a checkpoint anew in another layout", f"repack toy.plan {_REPACKED}"),
             Verb("cut", "cutting", "keep some layers, sources and all", "cut toy --layers 0-3 -o small.yaml"),
             Verb("synth", "synth", "write a random checkpoint of a spec", "synth toy -o toy.checkpoint"),
             Verb("inspect", "inspect", "summarise a plan folder", "inspect toy.plan"),

@@ -1,9 +1,9 @@
 """The table of diagnostic codes: `DSV` and three digits, grouped, never reused.
 
 1xx text (15x: what was asked for on the command line), 2xx schema (24x: cuts), 3xx layer map, 4xx state flow, 5xx
-placement and memory, 6xx lowering and kernels, 7xx weights, 80x to 83x plan (83x: memory it needs), 84x what goes wrong
-in a step, 85x and 86x sessions and text at run time, 87x captured work, 88x benchmarks, 89x several processes, 9xx
-internal. Each group is a module with its `CODES`.
+placement and memory, 6xx lowering and kernels, 7xx weights (75x: writing them), 80x to 83x plan (83x: memory it needs),
+84x what goes wrong in a step, 85x and 86x sessions and text at run time, 87x captured work, 88x benchmarks, 89x several
+processes, 9xx internal. Each group is a module with its `CODES`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dsv41c.codes import (
     text,
     usage,
     weights,
+    writing,
 )
 from dsv41c.codes.code import Code
 
@@ -42,6 +43,7 @@ GROUPS = (
     placement,
     lowering,
     weights,
+    writing,
     gguf,
     plan,
     estimates,
