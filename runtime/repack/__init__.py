@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dsv41c.runtime.repack.repack import RepackReport, repack
+from dsv41c.runtime.repack.checkpoint import RepackReport, repack
 
 __all__ = ["RepackReport", "repack"]

@@ -7,6 +7,7 @@ a fault in how layouts are read, written or decoded does not hide itself.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -52,7 +53,7 @@ def compare(
             fresh, scale = found.tensor(name), None
             turned = swapped and _is_fp4(header, old)
             if item is not None and item.scale is not None:
-                scale = (item.scale, found.tensor(item.scale.name))
+                scale = (item.scale, found.tensor(name.removesuffix(".weight") + ".scale"))
             encoding = item.encoding if item is not None else ""
             for count, size in _compared(header, fresh, scale, encoding, turned, sources):
                 elements, done = elements + count, done + size
@@ -81,7 +82,7 @@ def _compared(
         if turned:
             left = _TURNED[left]
         right = fresh.data[first : first + count]
-        elements = count * width
+        elements = count * math.prod(header.shape[1:])
         if scale is None:
             same = np.array_equal(left, right)
         else:

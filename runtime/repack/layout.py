@@ -71,8 +71,7 @@ def outputs(
         elif entry.role == "engram_table" and tables == "rows" and binding.stored[0].encoding == "fp8_row32":
             found.append((entry.stage, _table(binding.stored[0])))
         else:
-            headers = [header for stored in binding.stored for header in _headers(stored)]
-            found += [(entry.stage, _same(header, swap and _is_fp4(header, checkpoint))) for header in headers]
+            found += [(entry.stage, output) for stored in binding.stored for output in _single(stored, swap)]
     for (stage, _), roles in layers.items():
         found += [(stage, output) for output in _experts(roles, experts, swap)]
     found = list({output.name: (stage, output) for stage, output in sorted(found, key=lambda pair: pair[0])}.values())
@@ -84,6 +83,13 @@ def outputs(
 
 def _headers(stored: Stored) -> tuple[TensorHeader, ...]:
     return (stored.tensor,) if stored.scale is None else (stored.tensor, stored.scale)
+
+
+def _single(stored: Stored, swap: bool) -> Iterator[Output]:
+    """A tensor by itself, and its scale as the release spells it."""
+    yield _same(stored.tensor, swap and stored.encoding == "fp4_32")
+    if stored.scale is not None:
+        yield _same(stored.scale, False)._replace(name=scale_names(stored.tensor.name)[0])
 
 
 def _same(header: TensorHeader, swapped: bool) -> Output:
@@ -116,7 +122,7 @@ def _experts(roles: Mapping[str, Binding], layout: ExpertLayout, swap: bool) -> 
             yield from _merged([binding], role.removeprefix("experts_"), layout, swap)
         else:
             for stored in binding.stored:
-                yield from (_same(header, swap and header.dtype in PACKED_FP4) for header in _headers(stored))
+                yield from _single(stored, swap)
 
 
 def _alike(bindings: Sequence[Binding]) -> bool:

@@ -31,6 +31,7 @@ from dsv41c.runtime.weights.gguf.tensor import GgufHeader
 from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
+from dsv41c.runtime.weights.parts import together
 from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, HELP_DAMAGED, decode, find_not_a_number, find_not_bf16
 
 # Up to so many bytes of expert scales are looked through for NaN at once (about a second); beyond, at first use.
@@ -53,6 +54,7 @@ class Experts(Sequence["Packed | Tensor"]):
         self._in_blocks = any(isinstance(item.tensor, GgufHeader) for item in stored)
         self._items: Sequence[Packed | Tensor] = items if self._in_blocks else list(items)
         self._checked = [False] * len(stored)
+        self._split = split
 
     def __len__(self) -> int:
         return len(self._items)
@@ -69,6 +71,17 @@ class Experts(Sequence["Packed | Tensor"]):
             if finding is not None:
                 raise UserFault([finding])
         return self._items[index]
+
+    @property
+    def whole(self) -> Packed | None:
+        """All of them as one view of the file [E, ...], where they lie so in it, unchecked; a shard's parts do not."""
+        scales = [stored.scale for stored in self._stored if stored.scale is not None]
+        if self._in_blocks or self._split is not None or len(scales) < len(self):
+            return None
+        codes, scale = together([stored.tensor for stored in self._stored]), together(scales)
+        if codes is None or scale is None:
+            return None
+        return Packed(self._files.tensor(codes), self._files.tensor(scale), self._stored[0].encoding)
 
     @property
     def bytes_to_check(self) -> int:

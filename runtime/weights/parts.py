@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from dsv41c.kernels.encodings import ENCODINGS
 from dsv41c.runtime.weights.names import split_prefix
@@ -31,6 +31,18 @@ def parts(tensor: TensorHeader, declared: Mapping[str, str]) -> Iterator[TensorH
         yield from _codes_and_scales(tensor, what)
     else:
         yield from _divided(tensor, what, declared)
+
+
+def together(headers: Sequence[TensorHeader]) -> TensorHeader | None:
+    """Tensors of one shape as one with a new first dimension, where they lie at equal distances in one file."""
+    first = headers[0]
+    step = headers[1].offset - first.offset if len(headers) > 1 else first.size
+    for place, header in enumerate(headers):
+        alike = (header.file, header.dtype, header.shape) == (first.file, first.dtype, first.shape)
+        if not alike or header.pitch or header.offset != first.offset + place * step or step < first.size:
+            return None
+    shape = (len(headers), *first.shape)
+    return first._replace(shape=shape, size=len(headers) * first.size, pitch=0 if step == first.size else step)
 
 
 def _divided(tensor: TensorHeader, what: Known, declared: Mapping[str, str]) -> Iterator[TensorHeader]:
