@@ -13,8 +13,8 @@ _PLACES, _BYTES = 32, 4096
 class Staging:
     """Pinned memory in places that are used in turn; one is free again when the copy from it is done.
 
-    A copy from memory that is not pinned may wait for all earlier work of the stream. Pinning takes longer than a small
-    copy, so the memory is kept.
+    A copy from memory that is not pinned may wait for all earlier work of the stream, one from pinned memory begins
+    later: a step on a GPU that had nothing to do took 0.3 ms longer. So pinned memory is for a GPU that is at work.
     """
 
     def __init__(self) -> None:
@@ -24,6 +24,10 @@ class Staging:
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Copy a host's tensor into one of a GPU, of the same shape and dtype, on the GPU's current stream."""
+        stream = torch.cuda.current_stream(target.device)
+        if stream.query():
+            target.copy_(source, non_blocking=True)
+            return
         size = source.numel() * source.element_size()
         if size > _BYTES:
             target.copy_(pinned(source), non_blocking=True)
@@ -32,4 +36,4 @@ class Staging:
         self._done[place].synchronize()
         room = self._memory[place, :size].view(source.dtype).view(source.shape)
         target.copy_(room.copy_(source), non_blocking=True)
-        self._done[place].record(torch.cuda.current_stream(target.device))
+        self._done[place].record(stream)

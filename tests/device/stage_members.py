@@ -1,8 +1,7 @@
 """What a plan on two GPUs is asked to do, and each process of it: `python stage_members.py KIND FOLDER`.
 
-Kinds: `one` (one GPU), `plain` (the same with plain torch kernels), `both` (one process drives two), and with the
-variables of torchrun set `processes` (a stage each) and `shards` (one stage split over two). All give the same numbers,
-or nearly.
+Kinds: `one` (one GPU), `both` (one process drives two), and with the variables of torchrun set `processes` (a stage
+each) and `shards` (one stage split over two). All give the same numbers, or nearly.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.spec import load
 from dsv41c.kernels.reference.encodings import Packed, Stacked
 from dsv41c.kernels.reference.rows import unpack
-from dsv41c.kernels.registry import kernels_for
 from dsv41c.runtime.bench.random_weights import random_weights
 from dsv41c.runtime.device.tensors import on_device
 from dsv41c.runtime.engine import Engine
@@ -55,7 +53,7 @@ PARTS = {
     "both": ['placement.devices=["cuda:0","cuda:1"]', "placement.layer_ends=[{cut},{layers}]"],
     "shards": ["placement.tensor_parallel=2"],
 }
-PLAN_OF = {"processes": "both", "plain": "one"}
+PLAN_OF = {"processes": "both"}
 RANDOM = 2  # models
 EXPERTS, TABLE_ROWS = 16, 1 << 16
 RING = "window_kv@L1"  # the first state that layer 0's output is in, decode steps and prompts alike
@@ -109,12 +107,11 @@ def engine(name: str, kind: str, folder: Path, world: World | None) -> Engine:
     place = torch.device("cuda", world.local if world is not None else 0)
     given: Any = weights(name, folder, place)
     if kind == "both":
-        given = PlacedWeights({0: given, 1: on_device(given, torch.device("cuda", 1))})
+        given = PlacedWeights({0: given, 1: weights(name, folder, torch.device("cuda", 1))})
     elif kind == "shards":
         assert world is not None
         given = halves(plan.manifest, given, world.shard)
-    kernels = kernels_for("cuda", "static") if kind == "plain" else None
-    return Engine(plan, folder, weights=given, world=world, kernels=kernels)
+    return Engine(plan, folder, weights=given, world=world)
 
 
 def story(running: Engine) -> Result:
@@ -169,8 +166,6 @@ def play(kind: str, folder: Path, world: World | None) -> dict[str, Result]:
     found: dict[str, Result] = {}
     for file in sorted(folder.glob(f"*.{PLAN_OF.get(kind, kind)}")):
         name = file.name.partition(".")[0]
-        if kind == "plain" and name.startswith("random"):
-            continue
         running = engine(name, kind, folder, world)
         if name.startswith("random"):
             found[name] = {"logits": [row.cpu() for row in random_plans.story(running, int(name[6:]))], "chosen": {}}
