@@ -268,8 +268,7 @@ def _place(found: GgufFile, end: int, raw: list[_Entry]) -> None:
             faults.setdefault(tensor[0], []).append((entry.name, tensor[1]))
             found.damaged.add(entry.name)
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.size, tensor.name))
-    if not faults:  # otherwise a gap is where the unsound tensor lies
-        _check_extents(found, tensors, start, alignment, faults)
+    _check_extents(found, tensors, start, alignment, faults)
     _check_truncation(found, tensors)
     for code, wrong in faults.items():
         more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
@@ -308,13 +307,16 @@ def _tensor(entry: _Entry, start: int, alignment: int, file: str) -> RawTensor |
 def _check_extents(
     found: GgufFile, tensors: list[RawTensor], start: int, alignment: int, faults: dict[str, list[tuple[str, str]]]
 ) -> None:
-    """The tensors, by offset, follow each other without overlap or hole, and the last one ends the file."""
-    end, last = start, ""
+    """The tensors, by offset, follow each other without overlap or hole, and the last one ends the file.
+
+    Where others are unsound already, holes are where these lie.
+    """
+    end, last, holes = start, "", not faults
     for tensor in tensors:
         expected = -(-end // alignment) * alignment
         if tensor.offset < end:
             text = f"tensor `{shown(tensor.name)}` overlaps `{shown(last)}` ({end - tensor.offset:,} bytes)"
-        elif tensor.offset != expected:
+        elif tensor.offset != expected and holes:
             text = f"{tensor.offset - expected:,} bytes before tensor `{shown(tensor.name)}` belong to no tensor"
         else:
             text = ""
@@ -323,7 +325,7 @@ def _check_extents(
             found.damaged.add(tensor.name)
         if tensor.offset + tensor.size >= end:
             end, last = tensor.offset + tensor.size, tensor.name
-    if tensors and found.size > -(-end // alignment) * alignment:
+    if tensors and holes and found.size > -(-end // alignment) * alignment:
         text = f"byte {end:,}: {found.size - end:,} bytes after the last tensor belong to none"
         faults.setdefault("DSV704", []).append((last, text))
 
