@@ -281,6 +281,7 @@ def test_mutated_files_are_refused_or_read_as_the_package_reads_them(tmp_path):
 
 MEMORY = """
 import resource, sys
+from pathlib import Path
 from dsv41c.runtime.weights.headers import read_checkpoint
 files = sorted(Path(sys.argv[1]).iterdir())
 read_checkpoint(files[0])
