@@ -162,7 +162,7 @@ def _differs(part: str, given: list[int], derived: list[list[int]], layers: Sequ
     """What to say where an array is none of those that may be."""
     if given in derived:
         return []
-    expected = derived[0]
+    expected = min(derived, key=lambda each: sum(one != two for one, two in zip(given, each, strict=False)))
     if len(given) != len(expected):
         return [f"the file has {len(given)} {part} of the hash, and the spec gives {len(expected)}"]
     at = next(at for at, (one, two) in enumerate(zip(given, expected, strict=True)) if one != two)
