@@ -7,7 +7,7 @@ for another hash, and its tables would be read at the wrong rows.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
@@ -71,8 +71,11 @@ class GgufFacts:
         given = self.integers("engram_layer_ids")
         return tuple(self.tables) if given is None else tuple(given)
 
-    def own_findings(self) -> list[Diagnostic]:
-        """What is wrong with the constants whatever the spec: what lacks, and what contradicts the file itself."""
+    def own_findings(self, refused: Collection[int] = ()) -> list[Diagnostic]:
+        """What is wrong with the constants whatever the spec: what lacks, and what contradicts the file itself.
+
+        `refused` are layers whose tables are there and were refused.
+        """
         if not self.tables and not self.engram_layers:
             return []
         lacks = [
@@ -83,7 +86,7 @@ class GgufFacts:
             text = f"hash constants are missing or no arrays of whole numbers: {listed}"
             help_text = "export the file again with all constants of the hash"
             return [Diagnostic("DSV764", text, Span(self.file), help=help_text)]
-        return [*self._narrow(), *self._layers_disagree(), *self._counts(), *self._short_tables()]
+        return [*self._narrow(), *self._layers_disagree(refused), *self._counts(), *self._short_tables()]
 
     def contradictions(self, layers: Sequence[HashedLayer]) -> list[Diagnostic]:
         """Where the file's constants are not those derived from a spec."""
@@ -124,9 +127,10 @@ class GgufFacts:
             text = f"`{key}` is an array of {self.keys[key].kind}, and a multiplier does not fit: it takes 64 bits"
             yield Diagnostic("DSV765", text, Span(self.file), help="export the file again with 64-bit multipliers")
 
-    def _layers_disagree(self) -> Iterable[Diagnostic]:
-        if set(self.engram_layers) != set(self.tables):
-            told, held = list(self.engram_layers), sorted(self.tables)
+    def _layers_disagree(self, refused: Collection[int]) -> Iterable[Diagnostic]:
+        held = sorted({*self.tables, *refused})
+        if set(self.engram_layers) != set(held):
+            told = list(self.engram_layers)
             text = f"`{self._first_name('engram_layer_ids')}` is {told}, and layers {held} have engram tables"
             yield Diagnostic(
                 "DSV766", text, Span(self.file), help="export the file again with tables and keys that agree"

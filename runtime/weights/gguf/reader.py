@@ -62,6 +62,7 @@ class _Reading:
     twice: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[RawTensor] = field(default_factory=list)
     scales: list[RawTensor] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
 
     def add(self, header: TensorHeader) -> None:
         """Keep a tensor, unless its place is taken already."""
@@ -77,7 +78,7 @@ def read_gguf(path: Path) -> Checkpoint:
     findings = [*listing.findings, *(finding for file in files for finding in file.findings)]
     findings += check_set(listing, files) if files else []
     sizes = MappingProxyType({file.name: file.size for file in files})
-    whole = bool(files) and not listing.absent and all(file.readable for file in files)
+    whole = bool(files) and not listing.absent and all(file.readable and not file.damaged for file in files)
     first = files[0] if files and files[0].readable and files[0].name not in listing.absent else None
     if first is None or (listing.absent and "general.architecture" not in first.keys):
         return Checkpoint(
@@ -94,16 +95,17 @@ def read_gguf(path: Path) -> Checkpoint:
     reading = _Reading(family)
     facts = None
     if not has_errors(refusals):
-        facts = _read(reading, raw, first)
-    damaged = frozenset(name for file in files for stored in file.damaged for name in _names(stored, family))
+        facts = _read(reading, raw, first, whole=whole)
+    damaged = {name for file in files for stored in file.damaged for name in _names(stored, family)}
+    damaged |= {f"layers.{layer}.{TABLE}" for layer in reading.refused}
     findings += refusals + reading.findings
     return Checkpoint(
         path,
         listing.folder,
         MappingProxyType(reading.tensors),
         sizes,
-        damaged=damaged,
-        complete=whole and not damaged and facts is not None and not has_errors(findings),
+        damaged=frozenset(damaged),
+        complete=whole and facts is not None,
         diagnostics=located(findings, listing.folder, path),
         gguf=facts,
     )
@@ -166,8 +168,8 @@ def _other_architecture(file: GgufFile, raw: list[RawTensor]) -> list[Diagnostic
     return findings
 
 
-def _read(reading: _Reading, raw: list[RawTensor], first: GgufFile) -> GgufFacts:
-    """Tensors by official name, then what the keys say of them."""
+def _read(reading: _Reading, raw: list[RawTensor], first: GgufFile, *, whole: bool) -> GgufFacts:
+    """Tensors by official name, then what the keys say of them, which nothing is told of where not all are known."""
     by_layer: dict[int, list[tuple[str, RawTensor]]] = {}
     for tensor in raw:
         layer, rest = _place(tensor.name)
@@ -180,14 +182,19 @@ def _read(reading: _Reading, raw: list[RawTensor], first: GgufFile) -> GgufFacts
     for layer, tensors in sorted(by_layer.items()):
         _read_layer(reading, layer, tensors, first.keys)
     facts = _facts(reading, first, by_layer)
-    whole = [tensor for tensor in raw if tensor.name == ALL_TABLES]
-    if whole:
-        split, wrong = tables.sliced(whole[0], facts)
+    of_all = [tensor for tensor in raw if tensor.name == ALL_TABLES]
+    if of_all:
+        split, wrong = tables.sliced(of_all[0], facts)
         reading.findings += wrong
+        reading.refused |= set(facts.engram_layers) if wrong else set()
         for header in split:
             _add_table(reading, header)
         facts = _facts(reading, first, by_layer)
-    reading.findings += [*_unread(reading), *facts.own_findings(), *not_uniform(facts)]
+    reading.findings += [
+        *_unread(reading),
+        *(facts.own_findings(reading.refused) if whole else ()),
+        *not_uniform(facts),
+    ]
     return facts
 
 
@@ -216,6 +223,7 @@ def _read_layer(reading: _Reading, layer: int, tensors: list[tuple[str, RawTenso
         if official == TABLE:
             found, wrong = tables.table(tensor, front, scales, keys)
             reading.findings += wrong
+            reading.refused |= {layer} if wrong else set()
             for header in found:
                 _add_table(reading, header)
         elif official is not None and "{expert}" in official:

@@ -182,7 +182,8 @@ def test_tables_that_were_left_out(judged):
 def test_raw_rows_that_nothing_describes(judged, whole):
     tensors = {name: array for name, array in whole["c"][0].items() if name == "blk.1.engram_embd.weight"}
     found = judged("c", tensors=tensors, keys={"engram.encoding": None})
-    assert found[0][0] == "DSV766" and "is I8 in rows of 33 without a key that describes them" in found[0][1]
+    assert [code for code, _ in found] == ["DSV766", "DSV766"]
+    assert all("is I8 in rows of 33 without a key that describes them" in text for _, text in found)
     found = judged("c", keys={"engram.encoding": "e4m3_e8m0_32_row264"})
     assert "rows of 33, which `engram.encoding`, `e4m3_e8m0_32_row264`, does not describe" in found[0][1]
     found = judged("d", tensors={"blk.1.engram_embd_scale.weight": (np.zeros((400, 1), np.int8), Type.I8)})
@@ -199,7 +200,7 @@ def test_scales_that_would_not_be_applied(judged):
 def test_a_table_of_all_layers_of_another_size(judged):
     table = made.as_type(np.zeros((1091, 32)), "BF16")
     found = judged("upstream", tensors={"per_layer_token_embd.weight": table})
-    assert found[0][0] == "DSV766" and "[32, 1091], and the buckets of layers [1, 4] take 1,092 rows" in found[0][1]
+    only(found, "DSV766", "[32, 1091], and the buckets of layers [1, 4] take 1,092 rows")
 
 
 def test_a_product_beside_its_parts(judged, whole):
