@@ -21,6 +21,8 @@ from pathlib import Path
 
 from dsv41c.codes import GROUPS
 from dsv41c.kernels.catalog import STATE_KINDS
+from dsv41c.runtime.weights.gguf.families import FAMILIES, GLOBALS, LAYERS
+from dsv41c.runtime.weights.gguf.types import TYPES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "examples").glob("*.md")))
@@ -114,12 +116,40 @@ def codes() -> str:
     return "\n".join(parts)
 
 
+def gguf_families() -> str:
+    """Each family with its marks and what it spells its own way, or why it is not read."""
+    rows = []
+    for family in FAMILIES:
+        marks = [f"key `…{key}`" for key in family.keys] + [f"tensor `{name}`" for name in family.tensors]
+        own = ", ".join(f"`{name.removesuffix('.weight')}`" for name in family.names)
+        read = own if family.refused is None else f"not read: {family.refused}"
+        rows.append((f"`{family.name}`", ", ".join(marks) or "none of these", read))
+    return _table(("family", "marks, any of", "tensors of its own"), rows)
+
+
+def gguf_tensors() -> str:
+    """Official names with what GGUF files call them."""
+    names: dict[str, list[str]] = {}
+    families = [name for family in FAMILIES for name in family.names.items()]
+    for stored, official in dict.fromkeys((*GLOBALS.items(), *LAYERS.items(), *families)):
+        names.setdefault(official, []).append(f"`{stored}`")
+    rows = [(f"`{official}`", ", ".join(dict.fromkeys(stored))) for official, stored in names.items()]
+    return _table(("official", "in GGUF files"), rows)
+
+
+def gguf_types() -> str:
+    """The types that are read."""
+    read = [(f"`{kind.name}`", str(number)) for number, kind in TYPES.items() if kind.read]
+    return _table(("type", "number"), read)
+
+
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [names, ["---"] * len(names), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {"state kinds": state_kinds, "codes": codes}
+GGUF_TABLES = {"gguf families": gguf_families, "gguf tensors": gguf_tensors, "gguf types": gguf_types}
+TABLES: dict[str, Callable[[], str]] = {"state kinds": state_kinds, "codes": codes, **GGUF_TABLES}
 
 
 def main(names: list[str]) -> None:
