@@ -12,11 +12,17 @@ from dsv41c.compiler.spec import Loaded, load
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files; review the diff")
+    parser.addoption("--fuzz", type=int, default=150, help="cases of each fuzzer of file headers (default: 150)")
 
 
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def fuzz_cases(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--fuzz"))
 
 
 @pytest.fixture

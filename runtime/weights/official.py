@@ -46,12 +46,14 @@ def official(found: list[TensorHeader], declared: Mapping[str, str], damaged: It
     same: list[tuple[str, str]] = []
     for stored in damaged:
         result.lose(stored)
+    merged = 0
     indivisible: dict[str, list[TensorHeader]] = {}
     for tensor in found:
         try:
             pieces = list(parts(tensor, declared))
-            if len(result.tensors) + len(pieces) > MAX_PARTS:
-                raise IndivisibleError(f"makes more than {MAX_PARTS:,} tensors of the checkpoint")
+            merged += len(pieces) - 1
+            if merged > MAX_PARTS:
+                raise IndivisibleError(f"makes more than {MAX_PARTS:,} tensors of merged ones")
         except IndivisibleError as error:
             indivisible.setdefault(str(error), []).append(tensor)
             result.lose(tensor.stored)

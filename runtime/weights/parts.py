@@ -11,7 +11,7 @@ from dsv41c.runtime.weights.variants import GATE_UP, Known, known
 
 # Experts of one tensor, and parts of all: a header of a few bytes must not make millions of them.
 MAX_EXPERTS = 1 << 16
-MAX_PARTS = 1 << 21
+MAX_PARTS = 1 << 19
 _TABLE_ROWS = ENCODINGS["fp8_row32"]
 
 

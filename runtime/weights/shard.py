@@ -159,10 +159,10 @@ def _check(shard: Shard, start: int, document: dict[str, object]) -> None:
     faults: dict[str, list[tuple[str, str]]] = {}
     for name, raw in document.items():
         if name == "__metadata__":
-            if isinstance(raw, dict):
+            if isinstance(raw, dict) and all(isinstance(value, str) for value in raw.values()):
                 shard.metadata = raw
             else:
-                faults.setdefault("DSV701", []).append((name, "its `__metadata__` is not an object"))
+                faults.setdefault("DSV701", []).append((name, "its `__metadata__` is not an object of texts"))
             continue
         entry = _entry(name, raw)
         if isinstance(entry, _Entry):
