@@ -187,7 +187,7 @@ def _graph(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", type=path, help="a plan folder made by `compile`")
-    parser.add_argument("--checkpoint", metavar="DIR", type=path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--checkpoint", metavar="DIR", type=path, required=True, help="a folder, or a GGUF file")
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="text to go on from; `-` reads it from standard input")
     prompt.add_argument("--chat", metavar="TEXT", help="a user's message, in the official chat format")

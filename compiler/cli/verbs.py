@@ -29,7 +29,9 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             Verb("bench", "bench", "time a plan against what has to move", "bench toy.plan --batch 4 --steps 20"),
             Verb("explain", "explain", "explain a diagnostic code, or list them", "explain DSV301"),
             Verb("targets", "targets", "list what has kernels on which family of devices", "targets --json"),
-            Verb("import", "importing", "turn a model's config.json into a spec", "import config.json -o model.yaml"),
+            Verb(
+                "import", "importing", "turn a config.json or GGUF file into a spec", "import config.json -o model.yaml"
+            ),
             Verb("repack", "repacking", "write a checkpoint anew in another layout", f"repack toy.plan {_REPACKED}"),
             Verb("cut", "cutting", "keep some layers, sources and all", "cut toy --layers 0-3 -o small.yaml"),
             Verb("synth", "synth", "write a random checkpoint of a spec", "synth toy -o toy.checkpoint"),

@@ -13,7 +13,7 @@ EXPERT_LAYOUTS = ("stacked", "gate_up", "interleaved", "separate")
 def importing(parser: argparse.ArgumentParser) -> None:
     """Arguments of `import`."""
     parser.add_argument(
-        "config", metavar="CONFIG.json", help="a model's config.json, in any of its official forms, or `-`"
+        "config", metavar="CONFIG", help="a model's config.json in any official form, a GGUF file of it, or `-`"
     )
     parser.add_argument(
         "-o",

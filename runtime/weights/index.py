@@ -49,7 +49,7 @@ def list_files(path: Path) -> Listing:
 
 
 def _absent(path: Path, text: str) -> Listing:
-    help_text = "give the folder that holds model.safetensors.index.json, or one .safetensors file"
+    help_text = "give the folder that holds model.safetensors.index.json, or one .safetensors or .gguf file"
     return Listing(
         path, findings=[Diagnostic("DSV700", f"checkpoint `{path}` {text}", Span(str(path)), help=help_text)]
     )
