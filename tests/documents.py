@@ -20,9 +20,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from dsv41c.codes import GROUPS
-from dsv41c.kernels.catalog import STATE_KINDS
+from dsv41c.kernels.catalog import STATE_KINDS, WEIGHT_ROLES
+from dsv41c.kernels.encodings import ENCODINGS
+from dsv41c.runtime.weights.encoding import weight_shape
 from dsv41c.runtime.weights.gguf.families import FAMILIES, GLOBALS, LAYERS
 from dsv41c.runtime.weights.gguf.types import TYPES
+from dsv41c.runtime.weights.variants import DECLARATIONS, TRANSFORMS, VARIANTS, official_name, spelled
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "examples").glob("*.md")))
@@ -148,8 +151,70 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def checkpoint_names() -> str:
+    """Every role with its official name, how the release stores it, and the other names it is read under."""
+    others: dict[str, list[str]] = {}
+    for variant in VARIANTS:
+        for role in variant.roles:
+            if tuple(spelled(variant.name)) != (official_name(role),):
+                note = "" if variant.transform == "same" else f" ({variant.transform})"
+                name = re.sub(r"<([^>]*)>", lambda match: f"({match[1].replace('|', ' or ')})", _in_layer(variant.name))
+                others.setdefault(role, []).append(f"{variant.used_by}: `{name}`{note}")
+    stored = {"linear": "`weights.linear`", "experts": "`weights.experts`", "engram": "`weights.engram`"}
+    rows = [
+        (
+            f"`{role.role}`",
+            f"`{_in_layer(role.name)}`",
+            stored.get(role.stored, role.stored),
+            "; ".join(others.pop(role.role, ["none"])),
+        )
+        for role in WEIGHT_ROLES.values()
+    ]
+    rows += [("not read", f"`{_in_layer(name)}`", "f32", "; ".join(names)) for name, names in others.items()]
+    return _table(("role", "official name", "stored as", "also read under"), rows)
+
+
+def _in_layer(name: str) -> str:
+    return name.replace("layers.{layer}.", "….")
+
+
+def checkpoint_transforms() -> str:
+    """What is done to a tensor that holds others."""
+    return _table(("word", "what it means"), [(name, text) for name, text in TRANSFORMS.items() if name != "same"])
+
+
+def checkpoint_declarations() -> str:
+    """What a checkpoint may declare."""
+    rows = [
+        (f"`{key}`", f"`{first}`", ", ".join(f"`{each}`" for each in rest))
+        for key, (first, *rest) in DECLARATIONS.items()
+    ]
+    return _table(("key", "without it", "other values"), rows)
+
+
+def checkpoint_encodings() -> str:
+    """How matrices are stored: dtypes and shapes of codes and scales of one of 64 rows and 96 columns."""
+    shape = (64, 96)
+    dtypes = {8: "F8_E4M3", 4: "I8, U8 or F4"}
+    rows = []
+    for name, encoding in ENCODINGS.items():
+        if encoding.block is None:
+            continue
+        codes = weight_shape(name, "I8", shape)
+        rows.append(
+            (f"`{name}`", dtypes[encoding.bits], str(list(codes or ())), str(list(encoding.scale_shape(shape))))
+        )
+    return _table(("encoding", "dtype", "codes of [64, 96]", "scales, E8M0"), rows)
+
+
+NAME_TABLES = {
+    "checkpoint names": checkpoint_names,
+    "checkpoint transforms": checkpoint_transforms,
+    "checkpoint declarations": checkpoint_declarations,
+    "checkpoint encodings": checkpoint_encodings,
+}
 GGUF_TABLES = {"gguf families": gguf_families, "gguf tensors": gguf_tensors, "gguf types": gguf_types}
-TABLES: dict[str, Callable[[], str]] = {"state kinds": state_kinds, "codes": codes, **GGUF_TABLES}
+TABLES: dict[str, Callable[[], str]] = {"state kinds": state_kinds, "codes": codes, **GGUF_TABLES, **NAME_TABLES}
 
 
 def main(names: list[str]) -> None:

@@ -22,8 +22,8 @@ TRANSFORMS: Mapping[Transform, str] = MappingProxyType(
     {
         "same": "the tensor as it is",
         "stacked": "a tensor of three dimensions: item e is the matrix of expert e",
-        "halves": "one matrix of two: the rows of the first, then those of the second, or alternating as declared",
-        "stacked halves": "a tensor of three dimensions: item e is the two matrices of expert e in one",
+        "halves": "the rows of one matrix, then those of the other; of gate and up as declared",
+        "stacked halves": "a tensor of three dimensions: item e is the two matrices of expert e, as halves",
         "side by side": "a row is its E4M3 codes, then the E8M0 scales of every 32 of them",
     }
 )
