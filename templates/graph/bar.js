@@ -54,13 +54,12 @@ showMeasure();
 showNothing();
 redraw();
 begin();
-rowsShown()[0]?.setAttribute("tabindex", "0");
 window.addEventListener("resize", begin);
 if (data.focus !== null) {
   const target = { [data.focus[0]]: data.focus[1] };
   if ("row" in target ? items.has(target.row) : states.has(target.state)) {
     open(target);
-    center("state" in target && !find(target) ? { row: states.get(target.state).row } : target);
-    focusPart(find(target));
+    center(target);
+    focusPart(partOf(target));
   }
 }

@@ -49,9 +49,14 @@ function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
 }
 
 function redraw() {
+  const before = layer.querySelector('[tabindex="0"]');
+  const [stop, focused] = [before && targetOf(before), before !== null && before === document.activeElement];
   height = draw(layer);
   hideKinds();
   light();
+  const part = (stop && partOf(stop)) ?? rowsShown()[0];
+  part?.setAttribute("tabindex", "0");
+  if (focused) part?.focus({ preventScroll: true });
   document.getElementById("fold").textContent = folded.size ? "Unfold" : "Fold";
   document.getElementById("fold").setAttribute("aria-pressed", String(folded.size > 0));
 }
@@ -88,6 +93,15 @@ function find(target) {
   if ("row" in target) return layer.querySelector(`[data-row="${CSS.escape(shownRow(items.get(target.row)).id)}"]`);
   if ("state" in target) return layer.querySelector(`[data-state="${CSS.escape(target.state)}"]`);
   return layer.querySelector(`[data-edge="${stands[target.edge]}"]`);
+}
+
+// Where a thing is seen: its own part, or, of a state without one, that of the row which makes or reads it.
+function partOf(target) {
+  const part = find(target);
+  if (part || !("state" in target)) return part;
+  const state = states.get(target.state);
+  const row = [state.row, ...state.rows].find((id) => items.get(id)?.row);
+  return row === undefined ? null : find({ row });
 }
 
 open = (target, way = "") => {
@@ -134,7 +148,7 @@ function toggleFold(number) {
 }
 
 function bring(target) {
-  const part = find(target);
+  const part = partOf(target);
   if (!part) return;
   const box = part.getBoundingClientRect();
   const frame = stage.getBoundingClientRect();
@@ -144,7 +158,7 @@ function bring(target) {
 }
 
 function center(target) {
-  const part = find(target);
+  const part = partOf(target);
   if (!part) return;
   const box = part.getBoundingClientRect();
   const frame = stage.getBoundingClientRect();
@@ -184,7 +198,7 @@ search.addEventListener("keydown", (event) => {
     if (found.length) {
       open(found[0][1]);
       bring(found[0][1]);
-      focusPart(find(found[0][1]));
+      focusPart(partOf(found[0][1]));
     }
   }
 });
@@ -295,6 +309,5 @@ function keyInPicture(event) {
   } else if (event.key === " " && target && "row" in target && items.get(target.row).fold !== null) {
     event.preventDefault();
     toggleFold(items.get(target.row).fold);
-    focusPart(find(target));
   }
 }

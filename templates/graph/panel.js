@@ -30,6 +30,12 @@ function table(rows) {
   return list;
 }
 
+// What some states take together, of one measure; null where none of them has it.
+function sum(ids, measure) {
+  const known = ids.flatMap((id) => states.get(id)?.[measure] ?? []);
+  return known.length ? known.reduce((all, one) => all + one, 0) : null;
+}
+
 // A place in the spec, with the line that is there.
 function place(span) {
   const line = lines.get(span.slice(0, span.lastIndexOf(":")));
@@ -82,6 +88,8 @@ function showRow(id) {
     ["device", item.device],
     ["stage", item.stage],
     ["what", item.detail],
+    ["writes", bytes(sum(item.writes, "bytes_per_token"), "per token")],
+    ["keeps", bytes(sum(item.writes, "bytes_per_session"), "per session")],
     ["capture region", item.regions.join(", ")],
     ["spec", item.span],
     ...(item.parent === null ? numbersOf(id) : []),
@@ -94,15 +102,21 @@ function showRow(id) {
   if (item.kernels.length) panel.append(element("h3", "Kernels"), element("p", item.kernels.join(", ")));
 }
 
+function sizesOf(state) {
+  return [
+    ["shape", `${state.dtype} [${state.shape.join(", ")}]`],
+    ["bytes", bytes(state.bytes_per_token, "per token")],
+    ["state", bytes(state.bytes_per_session, "per session")],
+  ];
+}
+
 function showState(id) {
   const state = states.get(id);
   const facts = table([
     ["kind", state.kind],
     ["copy of", state.origin === id ? null : state.origin],
     ["read by", state.read_by],
-    ["shape", `${state.dtype} [${state.shape.join(", ")}]`],
-    ["bytes", bytes(state.bytes_per_token, "per token")],
-    ["state", bytes(state.bytes_per_session, "per session")],
+    ...sizesOf(state),
     ["crosses with", bytes(state.crossing_bytes, "per token")],
     ["device", state.device],
     ["capture region", state.region],
@@ -120,7 +134,7 @@ function showState(id) {
 function showEdge(at) {
   const arc = data.arcs[at];
   const [source, target] = [data.items[arc.source], data.items[arc.target]];
-  const state = states.get(arc.crossing ? arc.arrives : arc.value);
+  const [state, origin] = [states.get(arc.crossing ? arc.arrives : arc.value), states.get(arc.origin)];
   const facts = table([
     ["state", arc.origin],
     ["kind", arc.kind],
@@ -130,13 +144,15 @@ function showEdge(at) {
     ["device", arc.crossing ? target.label : target.device],
     ["arrives as", arc.arrives],
     ["crosses with", arc.crossing ? bytes(state.crossing_bytes, "per token") : null],
-    ["bytes", bytes(state.bytes_per_token, "per token")],
-    ["state", bytes(state.bytes_per_session, "per session")],
+    ...sizesOf(state),
+    ["capture region", origin.region],
+    ["kernel", origin.kernel],
     ["spec", state.span],
   ]);
   panel.replaceChildren(element("h2", edgeWords(arc)), asks({ edge: at }), facts);
   panel.append(...place(state.span), ...stateLinks("State", [...new Set([arc.origin, state.id])]));
   panel.append(...rowLinks("Rows", [source, target].filter((item) => item.row).map((item) => item.id)));
+  panel.append(...rowLinks("Read by", origin.rows));
 }
 
 // All differences, each with what to jump to.

@@ -90,7 +90,53 @@ def test_an_edge_tells_what_crosses(tab: Page, flash: View, tmp_path: Path):
     at = next(n for n, arc in enumerate(flash.arcs) if arc.crossing and arc.origin == "candidates@L20")
     tab.js(f"document.querySelector('[data-edge=\"{at}\"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
     assert "candidates@L20 crosses rocm:4 → rocm:5" in panel(tab)
-    assert "64 B per token" in panel(tab)
+    told = panel(tab)
+    (state,) = [state for state in flash.states if state.id == "candidates@L20"]
+    shape = f"{state.dtype} [{', '.join(state.shape)}]"
+    for part in ("64 B per token", shape, "capture region", "kernel", "Read by (4)"):
+        assert part in told
+
+
+def test_a_layer_tells_what_it_writes_and_keeps(tab: Page, tmp_path: Path):
+    view = seen()
+    opened(tab, view, tmp_path)
+    tab.click('[data-row="layers.5"]')
+    (layer,) = [item for item in view.items if item.id == "layers.5"]
+    written = [state for state in view.states if state.id in layer.writes]
+    for measure, word in (("bytes_per_token", "token"), ("bytes_per_session", "session")):
+        total = sum(getattr(state, measure) or 0 for state in written)
+        assert total and f"{total:,g} B per {word}" in panel(tab)
+
+
+def test_a_state_without_a_part_of_its_own_leads_to_its_layer(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    tab.click("#fold")
+    for state, row in (("window_kv@L37", "layers.37"), ("window_kv@L36.before", "layers.36")):
+        tab.key("/", "/")
+        tab.js("document.getElementById('search').value = ''")
+        tab.type(state)
+        tab.key("Enter", "\r")
+        assert panel(tab).startswith(state)
+        assert tab.js("document.activeElement.dataset.row") == row
+        box = tab.js(
+            "(() => { const b = document.activeElement.getBoundingClientRect(); return [b.top, b.bottom]; })()"
+        )
+        assert 0 < box[0] < box[1] < 900
+
+
+def test_folding_keeps_the_place_of_the_keys(tab: Page, flash: View, tmp_path: Path):
+    opened(tab, flash, tmp_path)
+    stop = "[...document.querySelectorAll('#stage [tabindex=\"0\"]')].map((part) => part.dataset.row)"
+    tab.js("document.querySelector('[data-row=\"layers.20\"]').focus()")
+    tab.key("ArrowDown")
+    assert tab.js(stop) == ["layers.21"]
+    tab.key(" ", " ")  # unfolds layers 21-23
+    assert tab.js("document.activeElement.dataset.row") == "layers.21"
+    tab.key("ArrowDown")
+    assert tab.js(stop) == ["layers.22"]
+    tab.click("#fold")
+    tab.click("#fold")  # layer 22 is inside a fold again, which stands for it
+    assert tab.js(stop) == ["layers.21"]
 
 
 def test_who_reads_and_what_is_read(tab: Page, tmp_path: Path):
