@@ -56,7 +56,8 @@ def work(arguments: Namespace, console: Console) -> int:
     report = render(shown, sources, arguments.format, color=console.colored(sys.stderr if diffs else sys.stdout))
     if diffs:
         mendable = sum(bool(finding.fix) for finding in shown)
-        console.say(f"{report}{mendable} of {counted(len(shown), 'finding')} can be mended: `--fix --write` does it")
+        way = "the diff shows how" if "-" in arguments.specs else "`--fix --write` does it"
+        console.say(f"{report}{mendable} of {counted(len(shown), 'finding')} can be mended: {way}")
     console.result(diffs or report)
     return exit_code(shown)
 

@@ -43,7 +43,8 @@ def _of_name(path: Path, names: tuple[str, ...]) -> str | None:
 def _of_neighbours(path: Path) -> str | None:
     """The file of a nearly equal name in the same folder, if what was named is not there."""
     try:
-        names = [] if path.exists() else [entry.name for entry in islice(path.parent.iterdir(), _MOST)]
+        there = [] if path.exists() else list(islice(path.parent.iterdir(), _MOST))
+        names = [entry.name for entry in there if entry.exists()]  # not of a link that leads nowhere
     except (OSError, ValueError):
         return None
     near = get_close_matches(path.name, names, 1)

@@ -147,6 +147,9 @@ def test_standard_input(tmp_path: Path):
     broken = process("validate", "-", "--format", "concise", cwd=tmp_path, stdin=BROKEN)
     assert broken.returncode == 1
     assert "DSV403" in broken.stdout
+    mended = process("validate", "-", "--fix", cwd=tmp_path, stdin="extends: toy\nruntime: {max_sesions: 2}\n")
+    assert "+runtime: {max_sessions: 2}" in mended.stdout
+    assert "--write" not in mended.stderr
 
 
 def test_compile_and_compile_again(run: Run, tmp_path: Path):

@@ -133,6 +133,13 @@ def test_near_misses_lead_on(run: Run, tmp_path: Path, argv: tuple[str, ...], sa
     assert said in ran.out + ran.err
 
 
+def test_a_link_that_leads_nowhere_is_not_suggested_itself(run: Run, tmp_path: Path):
+    (tmp_path / "mine.yaml").symlink_to("absent.yaml")
+    told = run("validate", "mine.yaml").out
+    assert "error[DSV117]" in told
+    assert "did you mean" not in told
+
+
 def test_no_layer_is_suggested_that_is_not_there(run: Run):
     assert "layers.30" not in run("graph", "toy", "--select", "layer.30").err
 
