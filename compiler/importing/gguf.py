@@ -47,6 +47,7 @@ def _node(value: object, place: Span) -> Node:
 
 def _other_hash(spec: Spec, checkpoint: Checkpoint) -> tuple[Diagnostic, ...]:
     engram, layers = spec.engram, spec.layers.engram_layers
-    if engram is None or checkpoint.gguf is None or not derivable(engram, len(layers)):
-        return ()  # the checks of specs tell of the last
+    known = all(0 <= layer < spec.model.n_layers for layer in layers)
+    if engram is None or checkpoint.gguf is None or not known or not derivable(engram, len(layers)):
+        return ()  # the checks of specs tell of the last two
     return checkpoint.located(checkpoint.gguf.contradictions(hash_constants(engram, layers)))

@@ -123,7 +123,7 @@ def _sources(facts: GgufFacts, found: Config) -> list[Diagnostic]:
     ratios, sources = found["compress_ratios"], found["index_source_layer_ids"]
     first = None
     if isinstance(ratios, list) and isinstance(sources, list):
-        first = next((layer for layer in sources if layer < len(ratios) and ratios[layer] == 1), None)
+        first = next((layer for layer, ratio in enumerate(ratios) if ratio == 1 and layer in sources), None)
     if first is None:
         found["candidate_source_layer_id"] = -1
         return findings

@@ -44,7 +44,8 @@ class HashedLayer(Protocol):
 class GgufFacts:
     """The keys of a file (of a split set, of its first part), and its family.
 
-    `file` is the plain name of the file. `tables` are rows and row widths of the engram tables by layer.
+    `file` is the plain name of the file. `tables` are rows and row widths of the engram tables by layer, `layers_with`
+    the layers that have a tensor, by its name after `blk.N.`.
     """
 
     file: str
@@ -128,13 +129,14 @@ class GgufFacts:
             yield Diagnostic("DSV765", text, Span(self.file), help="export the file again with 64-bit multipliers")
 
     def _layers_disagree(self, refused: Collection[int]) -> Iterable[Diagnostic]:
-        held = sorted({*self.tables, *refused})
-        if set(self.engram_layers) != set(held):
-            told = list(self.engram_layers)
-            text = f"`{self._first_name('engram_layer_ids')}` is {told}, and layers {held} have engram tables"
-            yield Diagnostic(
-                "DSV766", text, Span(self.file), help="export the file again with tables and keys that agree"
-            )
+        with_table = sorted({*self.tables, *refused})
+        by_name = (layers for name, layers in self.layers_with.items() if name.startswith("engram_"))
+        with_any = sorted({layer for layers in by_name for layer in layers}) or with_table
+        if not set(self.engram_layers) == set(with_table) == set(with_any):
+            told = f"`{self._first_name('engram_layer_ids')}` is {list(self.engram_layers)}"
+            text = f"{told}, layers {with_table} have engram tables, and layers {with_any} engram tensors of any kind"
+            help_text = "export the file again with tables and keys that agree"
+            yield Diagnostic("DSV766", text, Span(self.file), help=help_text)
 
     def _counts(self) -> Iterable[Diagnostic]:
         """Arrays that do not go evenly into layers, and maps of another vocabulary than they say."""

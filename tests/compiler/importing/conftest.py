@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime" / "weights"))
+RUNTIME = Path(__file__).resolve().parents[2] / "runtime"
+sys.path[:0] = [str(RUNTIME), str(RUNTIME / "weights")]

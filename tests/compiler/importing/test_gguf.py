@@ -2,13 +2,17 @@
 
 import difflib
 import json
+import random
 
 import gguf_made as made
 import pytest
+from golden_tiny import plan
 
 from dsv41c.compiler.cli import main
 from dsv41c.compiler.importing import import_config, import_gguf
 from dsv41c.runtime.weights.gguf.config import roundest_start
+from dsv41c.runtime.weights.headers import read_checkpoint
+from dsv41c.runtime.weights.match import match
 
 CONFIG = made.TINY / "config.json"
 RELEASED = {"block_count": 40, "context_length": 1048576, "attention.indexer.top_k": 512}
@@ -101,6 +105,11 @@ def test_constants_of_another_hash_give_no_spec(imported):
     assert "multipliers[2] of layer 1" in result.diagnostics[0].message
 
 
+def test_layers_that_are_not_there_are_left_to_the_checks_of_specs(imported):
+    result = imported("upstream", {"ple.layers": made.Array("i32", [-1, 4])})
+    assert codes(result) == ["DSV766"]
+
+
 def test_a_pad_that_no_token_has(imported):
     assert codes(imported("b", {"engram.pad_id": 5000})) == ["DSV765"]
 
@@ -127,3 +136,32 @@ def test_the_command_line(tensors, tmp_path, capsys):
     file.write_bytes(file.read_bytes()[:5000])
     assert main(["import", str(file)]) == 1
     assert "DSV703" in capsys.readouterr().err
+
+
+ODD = (
+    "text",
+    True,
+    0.5,
+    4_000_000_000,
+    made.Array("f32", [1.5, -2.0]),
+    made.Array("i32", [-1, 5]),
+    made.Array("u64", [1 << 63, 0]),
+    made.Array("u8", [7]),
+    ["a", "b"],
+)
+
+
+@pytest.mark.parametrize("family", ["a", "b", "c", "upstream"])
+def test_values_of_any_kind_are_judged(family, tmp_path):
+    """No value of any key makes a bug of ours: a spec comes out, or findings."""
+    names = ("token_embd.weight", "per_layer_token_embd.weight")
+    tensors = {name: tensor for name, tensor in made.tensors(family).items() if ".engram_" in name or name in names}
+    keys, rng = made.keys(family, lists=False), random.Random(11)
+    own = [name for name in keys if not name.startswith(".tokenizer.ggml.t") and name != ".tokenizer.ggml.merges"]
+    for name in own:
+        changed = {**keys, name: rng.choice(ODD), rng.choice(own): rng.choice(ODD)}
+        file = made.write(tmp_path / "x.gguf", tensors, changed)
+        result = import_gguf(str(file))
+        assert result.text is not None or result.diagnostics
+        assert all(finding.message.isprintable() for finding in result.diagnostics)
+        match(plan().manifest, read_checkpoint(file))

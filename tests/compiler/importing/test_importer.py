@@ -247,6 +247,14 @@ def test_other_quantisations(change: dict[str, Any], message: str) -> None:
     assert (error.code, error.message) == ("DSV232", message)
 
 
+@pytest.mark.parametrize("method", ["fp8", "mxfp8"])
+def test_mxfp8_linears(method: str) -> None:
+    block = {**FLASH["quantization_config"], "quant_method": method, "weight_block_size": [1, 32]}
+    imported = changed({"quantization_config": block})
+    assert codes(imported) == []
+    assert "linear: fp8_row32\n" in (imported.text or "") and "experts: fp4_32\n" in (imported.text or "")
+
+
 def test_no_quantisation_means_plain_weights_and_says_so() -> None:
     imported = changed({"quantization_config": DROP})
     assert codes(imported) == ["DSV236"] and "linear: bf16" in (imported.text or "")

@@ -172,7 +172,10 @@ def test_a_table_too_narrow(judged):
 
 def test_layers_with_tables_are_those_of_the_keys(judged):
     found = judged(keys={"engram.layer_ids": made.Array("u32", [1])})
-    assert found[0][0] == "DSV766" and "is [1], and layers [1, 4] have engram tables" in found[0][1]
+    assert found[0][0] == "DSV766" and "is [1], layers [1, 4] have engram tables" in found[0][1]
+    found = judged(tensors={"blk.4.engram_embd.weight": None})
+    assert "is [1, 4], layers [1] have engram tables, and layers [1, 4] engram tensors of any kind" in found[0][1]
+    assert found[-1][0] == "DSV720" and "layers.4.engram.embed.weight" in found[-1][1]
 
 
 def test_tables_that_were_left_out(judged):
