@@ -42,6 +42,7 @@ from dsv41c.words import counted, shortlist
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,8})\.(.+)")
 _EXPERT = re.compile(r"(ffn_(?:gate|up|down))\.(0|[1-9]\d{0,8})\.(.+)")
 MAX_EXPERTS = 1 << 16
+MAX_TENSORS = 1 << 20
 
 
 class _Place(NamedTuple):
@@ -264,6 +265,10 @@ def _add_experts(reading: _Reading, tensor: RawTensor, name: str) -> None:
         reading.findings.append(Diagnostic("DSV722", text, Span(tensor.file), help="export the tensor again"))
         return
     columns, rows, count = tensor.dims
+    if len(reading.tensors) + count > MAX_TENSORS:
+        text = f"tensor `{shown(tensor.name)}` and those before it have more than {MAX_TENSORS:,} matrices of experts"
+        reading.findings.append(Diagnostic("DSV760", text, Span(tensor.file), help="export the file again"))
+        return
     size = tensor.size // count
     for expert in range(count):
         part = tensor._replace(name=f"{tensor.name}[{expert}]", offset=tensor.offset + expert * size, size=size)

@@ -13,6 +13,7 @@ from gguf import GGUFReader
 
 from dsv41c.diagnostics import has_errors
 from dsv41c.runtime.weights.gguf import header as of_header
+from dsv41c.runtime.weights.gguf import reader as of_reader
 from dsv41c.runtime.weights.gguf.header import RawTensor, read_file
 from dsv41c.runtime.weights.headers import read_checkpoint
 
@@ -167,6 +168,14 @@ def test_what_is_no_file(tmp_path):
 def test_what_is_shown_of_hostile_names_is_fit_to_be_shown(tmp_path):
     found = read(tmp_path, file((ARCH, key("\x1b[31m" + "k" * 900, U32, b"\0" * 4))))
     assert one(found)[1].isprintable() and len(one(found)[1]) < 400
+
+
+def test_experts_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(of_reader, "MAX_TENSORS", 20)
+    stacked = made.as_type(np.zeros((12, 4, 32)), "F32")
+    assert codes(made.write(tmp_path / "x.gguf", {"blk.0.ffn_up_exps.weight": stacked}, {})) == []
+    two = {"blk.0.ffn_up_exps.weight": stacked, "blk.0.ffn_gate_exps.weight": stacked}
+    assert codes(made.write(tmp_path / "x.gguf", two, {})) == ["DSV760"]
 
 
 # --- split sets -------------------------------------------------------------------------------------------------------
