@@ -80,8 +80,11 @@ def _listed(numbers: list[int], names: list[str]) -> str:
     return f"tensor `{names[0]}` and {len(names) - 1:,} more{where}"
 
 
-def missing(absent: list[tuple[WeightEntry, str]], entries: Sequence[WeightEntry]) -> list[Diagnostic]:
+def missing(
+    absent: list[tuple[WeightEntry, str]], entries: Sequence[WeightEntry], checkpoint: Checkpoint
+) -> list[Diagnostic]:
     """Findings for tensors that the plan needs and no file has: one for layers that lack the same tensors."""
+    tried = spellings if checkpoint.gguf is None else checkpoint.gguf.family.spellings
     wanted: dict[int | None, int] = {}
     for entry in entries:
         wanted[entry.layer] = wanted.get(entry.layer, 0) + entry.count
@@ -89,7 +92,7 @@ def missing(absent: list[tuple[WeightEntry, str]], entries: Sequence[WeightEntry
     for numbers, names in _by_layers(name for _, name in absent):
         whole = bool(numbers) and len(names) == sum(wanted.get(layer, 0) for layer in numbers)
         text = f"{_listed(numbers, names)} not in checkpoint" + (" (all that the plan needs there)" if whole else "")
-        facts = (*(_facts(names) if len(names) > 1 else ()), ("tried", ", ".join(spellings(names[0]))))
+        facts = (*(_facts(names) if len(names) > 1 else ()), ("tried", ", ".join(tried(names[0]))))
         help_text = _HELP_COUNT if whole else _HELP_LAYERS if numbers else _HELP_OTHER
         found.append(Diagnostic("DSV720", text, facts=facts, help=help_text))
     return found

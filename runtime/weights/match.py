@@ -91,7 +91,7 @@ def match(manifest: Manifest, checkpoint: Checkpoint) -> Matching:
     extra, unused, unused_bytes = _leftovers(checkpoint, used)
     findings = [*checkpoint.diagnostics, *counts.diagnostics]
     if checkpoint.complete:  # a broken file may hold what is missing
-        findings += missing(absent, manifest.weights)
+        findings += missing(absent, manifest.weights, checkpoint)
     findings += checkpoint.located(faults.diagnostics())
     findings += contradictions(manifest, checkpoint)
     findings += unexpected([name for name in extra if name not in counts.surplus], manifest.weights)

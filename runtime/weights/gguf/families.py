@@ -8,6 +8,7 @@ Keys are without their prefix `deepseek41.`; parameters are those of config.json
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -192,6 +193,17 @@ class Family:
     def official(self, rest: str) -> str | None:
         """The official name, after `layers.N.`, of a tensor's name after `blk.N.`."""
         return self.names.get(rest) or LAYERS.get(rest)
+
+    def spellings(self, name: str) -> tuple[str, ...]:
+        """The names in files of this family under which an official name is looked for."""
+        part = re.fullmatch(r"layers\.(\d+)\.(.+)", name)
+        if part is None:
+            return tuple(stored for stored, official in GLOBALS.items() if official == name)
+        rest = re.sub(r"(?<=experts\.)\d+", "{expert}", part[2])
+        expert = re.search(r"(?<=experts\.)\d+", part[2])
+        number = expert[0] if expert else ""
+        names = [stored for stored, official in {**LAYERS, **self.names}.items() if official == rest]
+        return tuple(f"blk.{part[1]}.{stored.replace('{expert}', number)}" for stored in names)
 
 
 FAMILIES: tuple[Family, ...] = (

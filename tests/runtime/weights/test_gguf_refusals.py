@@ -7,6 +7,7 @@ from golden_tiny import ORACLE, plan
 
 from dsv41c.diagnostics import UserFault
 from dsv41c.runtime.weights.bind import bind
+from dsv41c.runtime.weights.gguf.families import FAMILIES
 from dsv41c.runtime.weights.headers import read_checkpoint
 from dsv41c.runtime.weights.match import match
 
@@ -243,6 +244,15 @@ def test_tensors_are_those_of_the_plan(judged):
     only(extra, "DSV721", "layers.6.attn.compressor.wgate.weight")
     only(judged(tensors={"blk.2.attn_q.weight": gate}), "DSV721", "unknown to GGUF family `engram_embd`")
     only(judged(tensors={"embed.weight": gate}), "DSV721", "unknown to GGUF family `engram_embd`: `embed.weight`")
+
+
+def test_what_was_looked_for_is_told_in_the_familys_names():
+    a, b = ({family.name: family for family in FAMILIES}[name] for name in ("engram_embed", "engram_embd"))
+    assert a.spellings("layers.2.attn.indexer.wk.weight") == ("blk.2.indexer_compressor_kv.weight",)
+    assert b.spellings("layers.2.attn.indexer.wk.weight") == ("blk.2.indexer.attn_k.weight",)
+    experts = ("blk.30.ffn_down_exps.weight", "blk.30.ffn_down.17.weight")
+    assert a.spellings("layers.30.ffn.experts.17.w2.weight") == experts
+    assert a.spellings("head.weight") == ("output.weight",)
 
 
 def test_another_number_of_experts(judged, whole):
