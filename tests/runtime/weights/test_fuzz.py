@@ -301,7 +301,7 @@ def means_what_is_told(bound, told, order):
     """The values of what was merged, from the bytes that the format's own reader gives, worked out by hand."""
     place = "layers.0.ffn.experts."
     if place + "gate_up_proj" in told:
-        codes, scale = told[place + "gate_up_proj"], told[place + "gate_up_proj_scale"]
+        codes, scale = told[place + "gate_up_proj"], scale_of(told, place + "gate_up_proj")
         for role, up in (("experts_w1", False), ("experts_w3", True)):
             first = up != order.startswith("up_gate")
             rows = slice(int(first), None, 2) if order.endswith("interleaved") else slice(32 * first, 32 * first + 32)
@@ -310,12 +310,19 @@ def means_what_is_told(bound, told, order):
                 assert torch.equal(dense(bound[f"layers.0.{role}"][expert], torch.float32), wanted)
     if place + "w2.weight" in told:
         for expert in range(2):
-            wanted = fp4(told[place + "w2.weight"][expert], told[place + "w2.scale"][expert])
+            wanted = fp4(told[place + "w2.weight"][expert], scale_of(told, place + "w2")[expert])
             assert torch.equal(dense(bound["layers.0.experts_w2"][expert], torch.float32), wanted)
     if "layers.0.engram.embed.rows" in told:
         table = told["layers.0.engram.embed.rows"]
         wanted = table[:, :32].contiguous().view(torch.float8_e4m3fn).float() * 2.0 ** (table[:, 32:].float() - 127)
         assert torch.equal(bound["layers.0.engram_table"].rows(torch.arange(5)), wanted)
+
+
+def scale_of(told, name):
+    """The scale in any of its spellings, of which a sound checkpoint has one."""
+    endings = (".scale", ".weight_scale", ".weight_scale_inv", "_scale", "_scale_inv")
+    (found,) = [told[name + ending] for ending in endings if name + ending in told]
+    return found
 
 
 def fp4(codes, scale):

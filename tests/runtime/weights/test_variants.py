@@ -6,16 +6,22 @@ import pytest
 import torch
 from golden_tiny import ORACLE, TINY, ids, plan
 
+from dsv41c.compiler import compile_spec, load
+from dsv41c.compiler.plan import write_plan
 from dsv41c.kernels.catalog import WEIGHT_ROLES
 from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.runtime.engine import Engine
+from dsv41c.runtime.plan import load_plan
+from dsv41c.runtime.repack import repack
+from dsv41c.runtime.synth import synth
 from dsv41c.runtime.weights.bind import Experts, bind
-from dsv41c.runtime.weights.headers import read_checkpoint
+from dsv41c.runtime.weights.headers import open_checkpoint, read_checkpoint
 from dsv41c.runtime.weights.match import match
 from dsv41c.runtime.weights.names import SCALE_SUFFIXES
 from dsv41c.runtime.weights.variants import DECLARATIONS, TRANSFORMS, VARIANTS, known, official_name, spelled
 
 from . import other_layouts as layouts
+from .test_shards import INNER, WIDTHS, split
 
 PROMPT, STEPS = 12, 2
 MXFP8 = ("linear: fp8_32x32", "linear: fp8_row32")
@@ -130,6 +136,28 @@ def test_plain_experts_in_one_tensor(write, tiny_data, expected):
                 decoded[place + "scale"] = ("BF16", [0], b"")
     merged = {n: t for n, t in layouts.gate_up(decoded).items() if not n.endswith("_scale_inv")}
     assert all(map(torch.equal, logits(plan(), write(merged)), expected))
+
+
+@pytest.mark.parametrize("count", [WIDTHS, INNER])
+def test_parts_of_shards_are_equal(count, write, tiny_data):
+    """Rows that alternate with another matrix's, cut along rows and along columns."""
+    merged = layouts.rows_of_codes_and_scales(layouts.gate_up(tiny_data, layouts.alternating))
+    folder, manifest = write(merged, declared("gate_up_interleaved")), split(plan().manifest, count)
+    for shard in range(count):
+        one, other = bind(manifest, TINY, shard), bind(manifest, folder, shard)
+        assert all(same(one[name], other[name]) for name in one)
+
+
+def test_a_random_checkpoint_in_mxfp8_runs(tmp_path):
+    """Linears and experts: written, bound, repacked with rows in turn, run."""
+    found = compile_spec(load("toy", sets=("weights.linear=fp8_row32", "weights.experts=fp8_row32")))
+    write_plan(found, tmp_path / "plan")
+    synth(found.manifest, {}, tmp_path / "old")
+    repack(found.manifest, tmp_path / "old", tmp_path / "new", experts="interleaved")
+    assert open_checkpoint(tmp_path / "new").tensors["layers.0.ffn.experts.0.w1.weight"].pitch == 2 * 128
+    compiled = load_plan(tmp_path / "plan")
+    for old, new in zip(*(logits(compiled, tmp_path / name) for name in ("old", "new")), strict=True):
+        assert torch.equal(old, new) and bool(old.isfinite().all())
 
 
 def test_mxfp8_is_not_32x32_blocks(plans, tmp_path):
