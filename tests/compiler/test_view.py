@@ -179,6 +179,29 @@ def test_a_plan_has_the_view_of_its_spec(run):
     assert (refused.code, "goes with specs only" in refused.err) == (2, True)
 
 
+def test_a_plan_is_drawn_only_where_its_spec_is_what_it_was_compiled_from(run, tmp_path: Path):
+    assert run("compile", "toy", "-o", "toy.plan").code == 0
+    spec, manifest = tmp_path / "toy.plan" / "spec.yaml", tmp_path / "toy.plan" / "manifest.json"
+    kept = manifest.read_text()
+    for old, new, code in (
+        ('"reads": {"streams": "streams@L2.ffn"', '"reads": {"streams": "streams@L1.ffn"', "DSV804"),
+        ('"device": "cpu:0"', '"device": "cpu:1"', "DSV804"),
+        ('"dsv41c.plan/1.', '"dsv41c.plan/9.', "DSV802"),
+    ):
+        edited = json.dumps(json.loads(kept)).replace(old, new)
+        assert new in edited
+        manifest.write_text(edited)
+        refused = run("graph", "toy.plan")
+        assert (refused.code, refused.out) == (1, ""), old
+        assert f"error[{code}]" in refused.err and "compile the plan again" in refused.err
+    manifest.write_text(kept)
+    spec.write_text(f"{spec.read_text()}# mine\n")
+    refused = run("graph", "toy.plan", "--format", "svg")
+    assert (refused.code, refused.out) == (1, "")
+    assert "error[DSV811]: `spec.yaml` is not the file that was compiled" in refused.err
+    assert run("graph", "toy.plan/spec.yaml").code == 0
+
+
 def test_by_op_a_layer_folds_with_its_ops():
     ops = seen(expression="layers.5-6", level="op")
     rows = [item for item in ops.items if item.row]
