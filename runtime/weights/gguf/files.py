@@ -102,17 +102,15 @@ def check_set(listing: GgufFiles, files: Sequence[GgufFile]) -> list[Diagnostic]
 
 def _split_faults(file: GgufFile, whole: int) -> list[str]:
     part = _PART.fullmatch(file.name)
-    named = int(part[2]) if part else 1
+    number = int(part[2]) - 1 if part else 0
+    # A file that is whole may say nothing, or 0 parts.
+    right = {"split.count": (whole,) if whole > 1 else (1, 0, None), "split.no": (number,) if whole > 1 else (0, None)}
     faults = []
-    for key, expected in (("split.count", whole), ("split.no", named - 1)):
+    for key, allowed in right.items():
         given = _number(file, key)
-        absent_is_fine = whole == 1
-        if given != expected and not (given is None and absent_is_fine):
-            # A file that is whole may say 0 parts.
-            if key == "split.count" and whole == 1 and given == 0:
-                continue
+        if given not in allowed:
             told = "nothing" if given is None else f"{given:,}"
-            faults.append(f"`{key}` of `{shown(file.name)}` says {told}, expected {expected:,}")
+            faults.append(f"`{key}` of `{shown(file.name)}` says {told}, expected {allowed[0]:,}")
     return faults
 
 

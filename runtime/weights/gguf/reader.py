@@ -200,10 +200,11 @@ def _read(reading: _Reading, raw: list[RawTensor], first: GgufFile, *, whole: bo
 
 
 def _facts(reading: _Reading, first: GgufFile, by_layer: dict[int, list[tuple[str, RawTensor]]]) -> GgufFacts:
-    layers_with: dict[str, tuple[int, ...]] = {}
+    found: dict[str, list[int]] = {}
     for layer, tensors in sorted(by_layer.items()):
         for rest, _ in tensors:
-            layers_with[rest] = (*layers_with.get(rest, ()), layer)
+            found.setdefault(rest, []).append(layer)
+    layers_with = MappingProxyType({rest: tuple(layers) for rest, layers in found.items()})
     return GgufFacts(first.name, reading.family, first.keys, MappingProxyType(dict(reading.tables)), layers_with)
 
 
@@ -219,7 +220,7 @@ def _read_layer(reading: _Reading, layer: int, tensors: list[tuple[str, RawTenso
     scales = [tensor for rest, tensor in tensors if tables.is_scale(rest)]
     left: list[RawTensor] = []
     for rest, tensor in tensors:
-        official = family.official(rest)
+        official = family.official(rest) if "{" not in rest else None  # which stands for a number in ours
         expert = _EXPERT.fullmatch(rest)
         if official == TABLE:
             found, wrong = tables.table(tensor, front, scales, keys)
@@ -237,7 +238,7 @@ def _read_layer(reading: _Reading, layer: int, tensors: list[tuple[str, RawTenso
             # Groups of an output projection may be a dimension of their own.
             flat = (rows[0] * rows[1], rows[2]) if official == "attn.wo_a.weight" and len(rows) == 3 else rows
             reading.add(_header(tensor, front + official, flat))
-        elif tensor not in scales:
+        elif not tables.is_scale(rest):
             left.append(tensor)
     if family.product:
         _add_product(reading, front, [tensor for tensor in left if ".engram_" in tensor.name])

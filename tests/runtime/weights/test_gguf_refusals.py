@@ -242,6 +242,7 @@ def test_tensors_are_those_of_the_plan(judged):
     extra = judged(tensors={"blk.6.attn_compressor_gate.weight": gate})  # of ratio 1
     only(extra, "DSV721", "layers.6.attn.compressor.wgate.weight")
     only(judged(tensors={"blk.2.attn_q.weight": gate}), "DSV721", "unknown to GGUF family `engram_embd`")
+    only(judged(tensors={"blk.0.ffn_up.{expert}.weight": gate}), "DSV721", "`blk.0.ffn_up.{expert}.weight`")
     only(judged(tensors={"embed.weight": gate}), "DSV721", "unknown to GGUF family `engram_embd`: `embed.weight`")
 
 
