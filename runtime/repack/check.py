@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -28,10 +30,20 @@ _EXPERT = re.compile(r"(.*\.experts\.)(\d+)\.(w[123])\.(weight|scale)")
 
 
 class Raw(NamedTuple):
-    """A tensor of the new files: bytes [rows, bytes of a row], `pitch` apart, mapped."""
+    """Where a tensor lies in the new files: row i is `width` bytes at byte `offset + i * pitch` of an open file."""
 
     name: str
-    data: Bytes
+    file: int
+    offset: int
+    rows: int
+    width: int
+    pitch: int
+
+    def read(self, first: int, count: int) -> Bytes:
+        """Some rows, uint8 [count, width]."""
+        span = os.pread(self.file, (count - 1) * self.pitch + self.width, self.offset + first * self.pitch)
+        data = np.frombuffer(span.ljust(count * self.pitch, b"\0"), np.uint8)[: count * self.pitch]
+        return data.reshape(count, self.pitch)[:, : self.width]
 
 
 def compare(
@@ -43,9 +55,8 @@ def compare(
     """
     stored = {item.tensor.name: item for binding in matching.bindings for item in binding.stored}
     scales = {item.scale.name for item in stored.values() if item.scale is not None}
-    found = _New(new)
     elements = done = 0
-    with Sources(old) as sources:
+    with Sources(old) as sources, _New(new) as found:
         for name, header in old.tensors.items():
             if name in scales:
                 continue
@@ -58,7 +69,7 @@ def compare(
             for count, size in _compared(header, fresh, scale, encoding, turned, sources):
                 elements, done = elements + count, done + size
                 tell(done)
-    found.expect_all_read()
+        found.expect_all_read()
     return elements
 
 
@@ -73,22 +84,22 @@ def _compared(
     """Compare a tensor piece by piece; gives elements and bytes of each piece."""
     rows = header.shape[0] if header.shape else 1
     width = row_bytes(header)
-    if fresh.data.shape != (rows, width):
-        raise _differs(header, fresh, f"has rows {list(fresh.data.shape)} of bytes, not {[rows, width]}")
+    if (fresh.rows, fresh.width) != (rows, width):
+        raise _differs(header, fresh, f"has {fresh.rows} rows of {fresh.width} bytes, not {rows} of {width}")
     step = max(1, PIECE // max(1, width) // 32) * 32  # whole blocks of 32 rows
     for first in range(0, rows if width else 0, step):
         count = min(step, rows - first)
         left = sources.rows(header, first, count)
         if turned:
             left = _TURNED[left]
-        right = fresh.data[first : first + count]
+        right = fresh.read(first, count)
         elements = count * math.prod(header.shape[1:])
         if scale is None:
             same = np.array_equal(left, right)
         else:
             tall = 32 if encoding == "fp8_32x32" else 1
             low, high = first // tall, -(-(first + count) // tall)
-            grids = sources.rows(scale[0], low, high - low), scale[1].data[low:high]
+            grids = sources.rows(scale[0], low, high - low), scale[1].read(low, high - low)
             one, other = (_values(part, grid, encoding) for part, grid in zip((left, right), grids, strict=True))
             same = np.array_equal(*grids) and bool((one.view(np.int64) == other.view(np.int64)).all())
             elements = one.size
@@ -107,21 +118,27 @@ def _differs(header: TensorHeader, fresh: Raw, text: str) -> UserFault:
 
 
 class _New:
-    """The files of a folder as its index lists them, each mapped."""
+    """The files of a folder as its index lists them."""
 
     def __init__(self, folder: Path) -> None:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         self._order = str(index["metadata"].get("dsv41c.gate_up", "gate_up"))
-        self._tensors: dict[str, tuple[Path, int, Mapping[str, Any]]] = {}
+        self._tensors: dict[str, tuple[int, int, Mapping[str, Any]]] = {}
         self._read: set[str] = set()
-        self._mapped: dict[Path, Bytes] = {}
+        self._closing = ExitStack()
         for name in sorted(set(index["weight_map"].values())):
-            with open(folder / name, "rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                entries = json.loads(file.read(length))
-            for tensor, entry in entries.items():
+            file = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            self._closing.callback(os.close, file)
+            start = 8 + int.from_bytes(os.pread(file, 8, 0), "little")
+            for tensor, entry in json.loads(os.pread(file, start - 8, 8)).items():
                 if tensor != "__metadata__":
-                    self._tensors[tensor] = (folder / name, 8 + length, entry)
+                    self._tensors[tensor] = (file, start, entry)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
 
     def expect_all_read(self) -> None:
         """Raise UserFault where the new files have a tensor that no old one is the same as."""
@@ -131,38 +148,39 @@ class _New:
             raise UserFault([Diagnostic("DSV756", text, help="the program is at fault, and nothing was kept")])
 
     def tensor(self, name: str) -> Raw:
-        """The bytes that an official tensor has in the new files."""
+        """Where an official tensor lies in the new files."""
         found = _EXPERT.fullmatch(name)
         if name in self._tensors:
-            return Raw(name, self._rows(name))
+            return self._plain(name)
         if found:
             place, expert, matrix, part = found[1], int(found[2]), found[3], found[4]
             if f"{place}{matrix}.{part}" in self._tensors:
-                return Raw(name, self._expert(f"{place}{matrix}.{part}", expert))
+                return self._expert(f"{place}{matrix}.{part}", expert)
             both = self._expert(f"{place}gate_up_proj.{part}", expert)
-            up = int(matrix == "w3")
-            half = len(both) // 2
-            return Raw(name, both[up::2] if self._order == "gate_up_interleaved" else both[up * half :][:half])
+            up, half = int(matrix == "w3"), both.rows // 2
+            if self._order == "gate_up_interleaved":
+                return both._replace(offset=both.offset + up * both.width, rows=half, pitch=2 * both.width)
+            return both._replace(offset=both.offset + up * half * both.width, rows=half)
         base, _, part = name.rpartition(".")
-        table = self._rows(f"{base}.rows")
-        width = table.shape[1] // 33 * 32
-        return Raw(name, table[:, :width] if part == "weight" else table[:, width:])
+        table = self._plain(f"{base}.rows")
+        codes = table.width // 33 * 32
+        if part == "weight":
+            return table._replace(width=codes)
+        return table._replace(offset=table.offset + codes, width=table.width - codes)
 
-    def _expert(self, name: str, expert: int) -> Bytes:
-        data = self._rows(name)  # of three dimensions: a row is an expert
-        count = self._tensors[name][2]["shape"][1]
-        rows: Bytes = data[expert].reshape(count, -1)
-        return rows
+    def _expert(self, name: str, expert: int) -> Raw:
+        whole = self._plain(name)  # of three dimensions: a row is an expert
+        rows = self._tensors[name][2]["shape"][1]
+        width = whole.width // rows
+        return Raw(name, whole.file, whole.offset + expert * whole.width, rows, width, width)
 
-    def _rows(self, name: str) -> Bytes:
-        """All bytes of a tensor, [first dimension, the rest]."""
-        path, start, entry = self._tensors[name]
+    def _plain(self, name: str) -> Raw:
+        file, start, entry = self._tensors[name]
         self._read.add(name)
-        if path not in self._mapped:
-            self._mapped[path] = np.memmap(path, np.uint8, "r")
         begin, end = entry["data_offsets"]
         rows = entry["shape"][0] if entry["shape"] else 1
-        return self._mapped[path][start + begin : start + end].reshape(rows, (end - begin) // max(1, rows))
+        width = (end - begin) // max(1, rows)
+        return Raw(name, file, start + begin, rows, width, width)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -191,9 +209,13 @@ _E8M0 = np.array([2.0 ** (byte - 127) for byte in range(255)] + [float("nan")])
 def _values(codes: Bytes, scale: Bytes, encoding: str) -> Values:
     """The numbers that rows of codes stand for under their scales, f64 [rows, columns]."""
     values = _E2M1[codes].reshape(len(codes), -1) if encoding == "fp4_32" else _E4M3[codes]
-    tall = 32 if encoding == "fp8_32x32" else 1
-    factors = np.repeat(np.repeat(_E8M0[scale], tall, axis=0)[: len(codes)], 32, axis=1)[:, : values.shape[1]]
-    result: Values = values * factors
+    factors = _E8M0[scale]
+    if encoding == "fp8_32x32":
+        factors = np.repeat(factors, 32, axis=0)[: len(codes)]
+    if values.shape[1] % 32 == 0:
+        blocks: Values = values.reshape(len(codes), -1, 32) * factors[:, :, None]
+        return blocks
+    result: Values = values * np.repeat(factors, 32, axis=1)[:, : values.shape[1]]
     return result
 
 
