@@ -16,6 +16,8 @@ from dsv41c.diagnostics import Diagnostic
 from dsv41c.runtime.manifest import Manifest, WeightEntry
 from dsv41c.runtime.memory import (
     GLOBAL_KINDS,
+    ROW_BOOK_BYTES,
+    ROW_WAYS,
     TABLE,
     allocated,
     constant_bytes,
@@ -23,6 +25,8 @@ from dsv41c.runtime.memory import (
     kept_bytes,
     kept_tensors,
     pools,
+    row_cache_bytes,
+    row_cache_sets,
     sized,
     slots,
 )
@@ -186,12 +190,26 @@ def tables(manifest: Manifest) -> dict[int, int]:
 def _host(manifest: Manifest) -> Iterator[Item]:
     if _storage(manifest) == "host":
         yield Item("engram tables", sum(tables(manifest).values()), f"{_listed(manifest)}, pinned")
+    yield Item("row cache", _row_cache(manifest), "rows of engram tables that were read before, at most")
     if manifest.target.family != "cpu":
         decoded = [weight for weight in manifest.weights if weight.dtype not in ("stored", weight.stored)]
         yield Item("decoded weights", sum(map(kept_bytes, decoded)), "while weights are loaded")
     shards = manifest.target.tensor_parallel
     processes = 1 if shards == 1 else shards * len(_devices(manifest))
     yield Item("process", PROCESS_BYTES * processes, f"{processes} x Python with torch for CPUs")
+
+
+def _row_cache(manifest: Manifest) -> int:
+    """Bytes of the row caches of all tables, full."""
+    if manifest.engram is None:
+        return 0
+    budget = row_cache_bytes(manifest.engram) // len(manifest.engram.layers)
+    found = [weight for weight in manifest.weights if weight.role == TABLE]
+    total = 0
+    for weight in found:
+        width = kept_bytes(weight) // weight.shape[0]
+        total += row_cache_sets(budget, width, weight.shape[0]) * ROW_WAYS * (width + ROW_BOOK_BYTES)
+    return total
 
 
 def _uncounted(manifest: Manifest) -> Iterator[Item]:

@@ -23,6 +23,7 @@ from dsv41c.runtime.device.tensors import is_held, tensors_of
 from dsv41c.runtime.executor import Calls, Executor, RegionWeights
 from dsv41c.runtime.faults.told import How, raise_told
 from dsv41c.runtime.manifest import buffers, weight_identifier
+from dsv41c.runtime.prefetch import Fetched
 from dsv41c.runtime.stages.crossing import Rows
 from dsv41c.runtime.stages.layout import Stage
 
@@ -30,7 +31,7 @@ _DTYPES = {"i64": torch.long, "f32": torch.float32}
 
 
 class StagedTable:
-    """Stands for a mapped table in captured work: rows are fetched before it runs, into a buffer that stays."""
+    """Stands for a stored table in captured work: rows are fetched before it runs, into a buffer that stays."""
 
     def __init__(self, table: RowTable, buffer: Tensor) -> None:
         """`buffer` f32 [B, 1, columns, head_dim], for the rows of the largest step."""
@@ -39,7 +40,11 @@ class StagedTable:
 
     def fetch(self, ids: Tensor, device: Device) -> None:
         """Bring the rows of int64 ids [B, 1, columns] of the device to where `rows` gives them."""
-        device.copy(self.table.rows(ids.to("cpu")), self.rows(ids))
+        self.put(self.table.rows(ids.to("cpu")), device)
+
+    def put(self, rows: Tensor, device: Device) -> None:
+        """Bring rows f32 [B, 1, columns, head_dim] to where `rows` gives them."""
+        device.copy(rows, self.buffer[: rows.shape[0]])
 
     def rows(self, ids: Tensor) -> Tensor:
         """The rows fetched last, [*ids.shape, head_dim]; `ids` only say how many."""
@@ -102,7 +107,7 @@ class CapturedSteps:
         return {bucket: whole.of(bucket) for bucket in self.buckets}
 
     def _staged(self, region: str, stage: Stage) -> RegionWeights:
-        """A region's weights, with a staged table in place of a mapped one."""
+        """A region's weights, with a staged table in place of a stored one."""
         weights = self.executor.weights[region]
         named = {name: getattr(weights, name) for name in weights}
         for op in self.executor.ops[region]:
@@ -131,21 +136,23 @@ class CapturedSteps:
             if (bucket, reach) not in self.values:
                 self._capture(bucket, reach)
 
-    def run(self, ids: Sequence[int], rows: Rows) -> Tensor | None:
+    def run(self, ids: Sequence[int], rows: Rows, fetched: Fetched | None = None) -> Tensor | None:
         """One token for each row of a whole bucket; logits f32 [B, 1, V], overwritten by the next step.
 
-        None where the last stage is elsewhere.
+        `fetched`: rows of stored tables that are on their way. None where the last stage is elsewhere.
         """
         self.prepare(rows.context)
         bucket, spare = len(ids), self.executor.pools.spare
         slots = [*rows.slots, *[spare] * rows.padding]
         self._fill(bucket, ids, slots, [*rows.positions, *[0] * rows.padding])
-        return self.replay(bucket, rows.context, rows)
+        return self.replay(bucket, rows.context, rows, fetched)
 
-    def replay(self, bucket: int, context: int, rows: Rows | None = None) -> Tensor | None:
+    def replay(
+        self, bucket: int, context: int, rows: Rows | None = None, fetched: Fetched | None = None
+    ) -> Tensor | None:
         """A step on what `inputs[bucket]` holds, every position of it below `context`, for which it is prepared.
 
-        `rows` where the plan has several stages.
+        `rows` where the plan has several stages. Without `fetched`, ids of rows are asked of the device.
         """
         context = self.context_of(context)
         values = self.values[bucket, context]
@@ -156,7 +163,7 @@ class CapturedSteps:
             try:
                 self.executor.arrive(stage, values, rows)
                 with self.executor.at_work(stage):
-                    self._replay(stage, GraphKey(bucket, context, 0, 0), values, rows)
+                    self._replay(stage, GraphKey(bucket, context, 0, 0), values, rows, fetched)
                 self.executor.leave(stage, values, rows, drop=False)
             except Exception as error:
                 raise_told(error, self.executor.where("replay", stage, stage.regions, rows))
@@ -172,11 +179,13 @@ class CapturedSteps:
             ops = [op for index in part for op in self.executor.ops[self.executor.regions[index].id]]
             ledger.before_replay(ops, Step(given.slots, given.positions, context), rows)
 
-    def _replay(self, stage: Stage, step: GraphKey, values: dict[str, Tensor], rows: Rows | None) -> None:
+    def _replay(
+        self, stage: Stage, step: GraphKey, values: dict[str, Tensor], rows: Rows | None, fetched: Fetched | None
+    ) -> None:
         """The ranges of a stage; `step` has the bucket and the context."""
         device = self.devices[stage.place]
         for part in self._parts[stage.index]:
-            self._fetch(part, values, device)
+            self._fetch(part, values, device, fetched)
             self._look(part, stage, step.bucket, step.context, rows)
             try:
                 device.replay(replace(step, first=part.start, last=part.stop - 1))
@@ -230,14 +239,19 @@ class CapturedSteps:
         forms = self.executor.crossings[stage.index].step_values(rows)
         return {value: torch.zeros(shape, dtype=dtype, device=device.place) for value, (shape, dtype) in forms.items()}
 
-    def _fetch(self, part: range, values: Mapping[str, Tensor], device: Device) -> None:
-        """Bring the rows that a range reads from mapped tables to where it reads them."""
+    def _fetch(self, part: range, values: Mapping[str, Tensor], device: Device, fetched: Fetched | None = None) -> None:
+        """Bring the rows that a range reads from stored tables to where it reads them."""
         for index in part:
             region = self.executor.regions[index].id
             if region in self.tables:
                 op = next(op for op in self.executor.ops[region] if op.kind == "engram_rows")
                 ids = values[op.reads["engram_ids"]][:, :, int(op.attrs["index"])]
-                self.tables[region].fetch(ids, device)
+                if fetched is None:
+                    self.tables[region].fetch(ids, device)
+                    continue
+                if self.executor.checks:
+                    fetched.expect(region, ids)
+                self.tables[region].put(fetched.rows(region, ids.shape[0]), device)
 
     def _work(self, part: range, stage: Stage, bucket: int, context: int, values: Mapping[str, Tensor]) -> Work:
         executor, regions = self.executor, self.executor.regions

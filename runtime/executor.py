@@ -66,6 +66,10 @@ class RegionWeights:
     def __iter__(self) -> Iterator[str]:
         return iter(object.__getattribute__(self, "_by_name"))
 
+    def replaced(self, name: str, value: object) -> RegionWeights:
+        """The same with another value in one place."""
+        return RegionWeights({**object.__getattribute__(self, "_by_name"), name: value})
+
 
 def region_weights(ops: list[OpEntry], weights: Mapping[str, object]) -> RegionWeights:
     """What the ops of a region name, looked up once."""
@@ -178,17 +182,20 @@ class Executor:
         record: Recording | None = None,
         *,
         tail: Tail | None = None,
+        weights: Mapping[str, RegionWeights] | None = None,
     ) -> Tensor | None:
         """One step of the stages that are here: `steps` by place, `rows` where the plan has several stages.
 
-        The logits as `run` gives them; None where the last stage is elsewhere.
+        `weights`: those of this step by region, the executor's own without. The logits as `run` gives them; None where
+        the last stage is elsewhere.
         """
+        weights = self.weights if weights is None else weights
         values: dict[str, Tensor] = {"ids": ids, **self.pools.environment()}
         sink = None if record is None else lambda written: record.keep(written, self.pools.storage_of)
         ledger = self.pools.ledger
         guard = Guard(ledger, rows) if ledger is not None and rows is not None else None
         finite = Finite(self.manifest, self.forms, rows) if self.check_finite and rows is not None else None
-        calls = Calls(self.kernels, self.weights, sink, None, guard, finite, self.checks, self.checks, tail, rows)
+        calls = Calls(self.kernels, weights, sink, None, guard, finite, self.checks, self.checks, tail, rows)
 
         def work(stage: Stage) -> None:
             try:

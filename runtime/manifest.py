@@ -94,7 +94,11 @@ class EngramLayerEntry(Entry):
 
 
 class EngramEntry(Entry):
-    """The n-gram hash. `pad_id` is a raw token id; the token map turns it into a compressed one."""
+    """The n-gram hash. `pad_id` is a raw token id; the token map turns it into a compressed one.
+
+    `row_cache_bytes`: of rows that are kept in memory, where tables are mapped or read from disk; None: as the runtime
+    sees fit.
+    """
 
     max_ngram_size: int
     n_heads: int
@@ -102,6 +106,7 @@ class EngramEntry(Entry):
     pad_id: int
     compressed_vocab_size: int
     storage: Literal["device", "host", "mapped", "disk"]
+    row_cache_bytes: int | None = None
     layers: list[EngramLayerEntry]
 
 
@@ -346,7 +351,7 @@ def weight_identifier(weight: str) -> str:
 def to_text(manifest: Manifest) -> str:
     """The bytes of `manifest.json`, as text: a key a line, and below a key that holds a list, an entry a line.
 
-    What speaks of shards is left out where a stage is one process.
+    What speaks of shards is left out where a stage is one process, and the size of a cache where nobody gave it.
     """
     data = manifest.model_dump()
     for entry in data["weights"]:
@@ -354,6 +359,8 @@ def to_text(manifest: Manifest) -> str:
             del entry["shard"]
     if data["target"]["tensor_parallel"] == 1:
         del data["target"]["tensor_parallel"]
+    if data["engram"] is not None and data["engram"]["row_cache_bytes"] is None:
+        del data["engram"]["row_cache_bytes"]
     return "{\n" + ",\n".join(f"  {_line(key)}: {_block(data[key])}" for key in sorted(data)) + "\n}\n"
 
 

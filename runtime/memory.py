@@ -10,10 +10,13 @@ from math import prod
 
 from dsv41c.kernels.catalog import DTYPE_BYTES
 from dsv41c.kernels.encodings import ENCODINGS
-from dsv41c.runtime.manifest import ConstantEntry, Manifest, MemoryEntry, ValueEntry, WeightEntry
+from dsv41c.runtime.manifest import ConstantEntry, EngramEntry, Manifest, MemoryEntry, ValueEntry, WeightEntry
 from dsv41c.runtime.shards import of_shard
 
 TABLE = "engram_table"  # the role of tables, of which rows are read one by one
+ROW_CACHE_BYTES = 64 << 20  # of `engram.row_cache_bytes`, where the spec does not say
+ROW_WAYS = 8  # rows of a set of a row cache
+ROW_BOOK_BYTES = 16  # beside each of its rows: the number, and when it was asked for
 GLOBAL_KINDS = ("compress_kv", "index_k")  # session state that grows with the context
 
 
@@ -82,6 +85,18 @@ def constant_bytes(constant: ConstantEntry, manifest: Manifest) -> int:
     part = constant.kind.removeprefix("engram_")
     layers = manifest.engram.layers if manifest.engram is not None else []
     return sum(len(getattr(layer, part)) for layer in layers) * DTYPE_BYTES["i64"]
+
+
+def row_cache_bytes(engram: EngramEntry) -> int:
+    """Bytes of rows that are kept in memory, of all tables together; none where all rows are."""
+    if engram.storage in ("device", "host"):
+        return 0
+    return ROW_CACHE_BYTES if engram.row_cache_bytes is None else engram.row_cache_bytes
+
+
+def row_cache_sets(budget: int, width: int, rows: int) -> int:
+    """How many sets of rows of so many bytes a budget has room for: no more than a table of so many rows fills."""
+    return min(budget // (ROW_WAYS * (width + ROW_BOOK_BYTES)), -(-rows // ROW_WAYS))
 
 
 # --- session state ----------------------------------------------------------------------------------------------------

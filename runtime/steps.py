@@ -23,6 +23,7 @@ from dsv41c.runtime.faults.told import raise_told
 from dsv41c.runtime.faults.weights import unfit_weights
 from dsv41c.runtime.ledger import Ledger
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.prefetch import CONSTANTS, Fetched, Prefetch, readers
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.refusals import raise_if
 from dsv41c.runtime.stages.crossing import Rows
@@ -79,6 +80,7 @@ class Steps:
             weights = load_weights(manifest, checkpoint, collectives.rank if collectives is not None else 0, wanted)
         if check_finite:
             raise_if(unfit_weights(manifest, weights))
+        constants = {name: weights[name] for name in _hash_constants(manifest) if name in weights}
         self.weights = placed(weights, manifest, self.layout, places)
         self.pools = Pools(manifest, {self.layout.devices[place]: device for place, device in places.items()})
         if checks:
@@ -100,6 +102,7 @@ class Steps:
             transport=transport,
             local=places,
         )
+        self.prefetch = self._prefetch(constants)
         self.captured: CapturedSteps | None = None
         sizes = {size for size in manifest.runtime.decode_buckets if 1 <= size <= self.pools.spare}
         self.buckets = tuple(sorted(sizes or {1}))
@@ -108,6 +111,16 @@ class Steps:
             # Native kernels follow real lengths on the device, so one graph serves every context.
             contexts = (manifest.runtime.max_context,) if captured == NATIVE_VARIANT.get(family) else None
             self.captured = CapturedSteps(self.executor, self.devices, static, self.buckets, contexts)
+
+    def _prefetch(self, constants: Mapping[str, object]) -> Prefetch | None:
+        """None where no table here is read on the host, or the constants of the hash are not here."""
+        regions, weights = self.executor.ops, self.executor.weights
+        known = {name.removeprefix("engram."): each for name, each in constants.items() if isinstance(each, Tensor)}
+        if not readers(regions, weights) or not known.keys() >= set(CONSTANTS):
+            return None
+        pools = self.pools
+        pool = next((tensor for name, tensor in pools.tensors.items() if pools.kinds[name] == "token_history"), None)
+        return Prefetch(self.manifest, regions, weights, {name: known[name] for name in CONSTANTS}, pool)
 
     @staticmethod
     def places_of(manifest: Manifest, world: World | None) -> dict[int, torch.device]:
@@ -141,10 +154,11 @@ class Steps:
         begun.append(rows)
         try:
             with torch.no_grad():
+                fetched = self.prefetch.begin(ids, rows) if self.prefetch is not None else None
                 if self.captured is not None and self.is_captured(rows.tokens, trace):
-                    logits = self.captured.run([row[0] for row in ids], rows)
+                    logits = self.captured.run([row[0] for row in ids], rows, fetched)
                 else:
-                    logits = self._eager(ids, rows, trace)
+                    logits = self._eager(ids, rows, trace, fetched)
                 ended = self.executor.transport.finish(logits, rows, self.manifest.model.vocab_size)
         except BaseException as error:
             where = self.executor.where("waiting", last, last.regions, rows)
@@ -164,7 +178,9 @@ class Steps:
 
         return Ended(wait)
 
-    def _eager(self, ids: Sequence[Sequence[int]], rows: Rows, trace: Trace | None) -> Tensor | None:
+    def _eager(
+        self, ids: Sequence[Sequence[int]], rows: Rows, trace: Trace | None, fetched: Fetched | None
+    ) -> Tensor | None:
         slots = [*rows.slots, *[self.pools.spare] * rows.padding]
         positions = [*rows.positions, *[0] * rows.padding]
         steps = {
@@ -173,7 +189,15 @@ class Steps:
         }
         record = trace.begin() if trace is not None else None
         first = self.devices[self.executor.stages[0].place].place
-        return self.executor.run_stages(integers(ids, first), steps, rows, record, tail=rows.tail)
+        weights = None
+        if fetched is not None and self.prefetch is not None:
+            weights = self.prefetch.over(self.executor.weights, fetched, self.executor.checks)
+        return self.executor.run_stages(integers(ids, first), steps, rows, record, tail=rows.tail, weights=weights)
+
+
+def _hash_constants(manifest: Manifest) -> set[str]:
+    """Ids of the constants that the hash of n-grams takes."""
+    return {weight for op in manifest.ops if op.kind == "engram_ids" for weight in op.weights.values()}
 
 
 def _here(manifest: Manifest, world: World | None) -> dict[int, str]:

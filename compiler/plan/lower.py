@@ -145,6 +145,7 @@ def _engram(program: Program) -> EngramEntry | None:
         pad_id=engram.pad_id,
         compressed_vocab_size=engram.compressed_vocab_size,
         storage=engram.storage,
+        row_cache_bytes=engram.row_cache_bytes,
         layers=[
             EngramLayerEntry(
                 layer=entry.layer,

@@ -172,6 +172,13 @@ class Engram(Section):
     storage: Literal["device", "host", "mapped", "disk"] = Field(
         default="mapped", description="Where tables live: GPU memory, pinned host memory, the mapped file, or the disk."
     )
+    row_cache_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        le=1 << 50,
+        description="Memory for rows that were read before, of all tables together, where storage is mapped or disk; "
+        "absent: 64 MiB. 0: none.",
+    )
 
 
 class Weights(Section):

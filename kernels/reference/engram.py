@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dsv41c.kernels.reference.encodings import Packed
+from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.kernels.reference.linear import linear
 from dsv41c.kernels.step import Step
 
@@ -20,6 +21,24 @@ class RowTable(Protocol):
     def rows(self, ids: Tensor) -> Tensor:
         """The decoded rows of int64 ids [...], float [..., head_dim]."""
         ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HeldTable:
+    """A table in memory, on any device: E4M3 codes uint8 [rows, C] with scales uint8 [rows, C / 32], or floats."""
+
+    codes: Tensor
+    scale: Tensor | None
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The decoded rows of int64 ids [...], f32 [..., C], on the table's device."""
+        flat = ids.reshape(-1).to(self.codes.device)
+        codes = self.codes.index_select(0, flat)
+        if self.scale is None:
+            values = codes.to(torch.float32)
+        else:
+            values = dense(Packed(codes, self.scale.index_select(0, flat), "fp8_row32"), torch.float32)
+        return values.view(*ids.shape, values.shape[-1])
 
 
 def engram_ids(

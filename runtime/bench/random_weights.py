@@ -11,41 +11,26 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from dsv41c.kernels.encodings import ENCODINGS
-from dsv41c.kernels.fusion import NATIVE_VARIANT
 from dsv41c.kernels.reference.encodings import Packed, Stacked, decode_e2m1, decode_e4m3, dense
-from dsv41c.kernels.reference.engram import RowTable
+from dsv41c.kernels.reference.engram import HeldTable, RowTable
 from dsv41c.runtime.bench.bytes import row_bytes
 from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.manifest import EngramLayerEntry, Manifest, WeightEntry
 from dsv41c.runtime.memory import TABLE, kept_bytes
 from dsv41c.runtime.synth.values import scale_of
+from dsv41c.runtime.weights.table import native_tables
 
 TABLE_ROWS = 1 << 20  # 264 MiB a table with 256 channels: more than caches of devices hold
 NEVER = -1.0e4  # the bias of an expert that is not stored
 _CHUNK = 1 << 26  # elements whose codes are corrected at a time
 _E8M0_ONE = 127
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class HeldTable:
-    """A table on a device for plain torch: codes uint8 [rows, head_dim] and scales uint8 [rows, head_dim / 32]."""
-
-    codes: Tensor
-    scale: Tensor
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """The decoded rows of int64 ids [...], f32 [..., head_dim], on the table's device."""
-        flat = ids.reshape(-1).to(self.codes.device)
-        values = dense(Packed(self.codes[flat], self.scale[flat], "fp8_row32"), torch.float32)
-        return values.view(*ids.shape, values.shape[-1])
 
 
 def random_weights(
@@ -61,7 +46,7 @@ def random_weights(
 
     `stored_experts`: at least the active ones, at most the routed; None for all. `progress(done, total)` in weights.
     """
-    maker = _Maker(place, seed, stored_experts, table_rows, _native_tables(manifest))
+    maker = _Maker(place, seed, stored_experts, table_rows, native_tables(manifest))
     weights: dict[str, object] = {}
     for number, entry in enumerate(manifest.weights, start=1):
         weights[entry.id] = maker.weight(entry)
@@ -190,12 +175,6 @@ class _Maker:
         scale = torch.empty(encoding.scale_shape(shape), dtype=torch.uint8, device=self.place)
         scale.bernoulli_(share, generator=generator).add_(_E8M0_ONE + exponent)
         return Packed(codes, scale, entry.stored)
-
-
-def _native_tables(manifest: Manifest) -> bool:
-    """Whether a native kernel of the plan reads rows of tables."""
-    native = NATIVE_VARIANT.get(manifest.target.family)
-    return any(entry.kernel == f"{native}.engram_rows" for entry in manifest.kernels)
 
 
 def _root_mean_square(four_bit: bool) -> float:

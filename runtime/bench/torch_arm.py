@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dsv41c.kernels.catalog import WEIGHT_ROLES
 from dsv41c.kernels.reference.encodings import Packed, dense
+from dsv41c.kernels.reference.engram import HeldTable
 from dsv41c.kernels.registry import kernels_for
-from dsv41c.runtime.bench.random_weights import HeldTable
 from dsv41c.runtime.device.tensors import is_held
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.manifest import Manifest

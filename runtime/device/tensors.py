@@ -1,4 +1,4 @@
-"""Weights on a device, and the tensors that they are made of. Tables of rows stay where they are mapped."""
+"""Weights on a device, and the tensors that they are made of. Tables of rows stay where they are stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def on_device(weights: Mapping[str, object], place: torch.device) -> dict[str, o
     """Weights and constants by id on a device, packed ones as they are; what is there already is not copied.
 
     Experts become `Stacked` where all are stored so, else lists; each is checked as at its first use, which raises
-    `UserFault` (DSV730). A table stays mapped: its rows are read on the host and copied.
+    `UserFault` (DSV730). A table stays where it is stored: its rows are read on the host and copied.
     """
     if place.type == "cpu":
         return dict(weights)
@@ -69,11 +69,13 @@ def is_held(table: object) -> bool:
 
 
 def tensors_of(weights: Iterable[object]) -> Iterator[Tensor]:
-    """Every tensor that weights are made of; none of a mapped table, which kernels do not read themselves."""
+    """Every tensor that weights are made of; none of a stored table, which kernels do not read themselves."""
     for weight in weights:
         if isinstance(weight, Tensor):
             yield weight
         elif is_held(weight):  # packed matrices, stacked ones, and tables
-            yield from (weight.codes, weight.scale)  # type: ignore[attr-defined]
+            yield weight.codes  # type: ignore[attr-defined]
+            if weight.scale is not None:  # type: ignore[attr-defined]
+                yield weight.scale  # type: ignore[attr-defined]
         elif isinstance(weight, Sequence):
             yield from tensors_of(weight)

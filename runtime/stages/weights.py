@@ -9,6 +9,7 @@ import torch
 from dsv41c.runtime.device.tensors import on_device
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.stages.layout import Layout
+from dsv41c.runtime.weights.table import StoredTable, native_tables
 
 
 class PlacedWeights(Mapping[str, object]):
@@ -52,13 +53,19 @@ def used_by(manifest: Manifest, layout: Layout, places: Container[int]) -> dict[
 def placed(
     weights: Mapping[str, object], manifest: Manifest, layout: Layout, devices: Mapping[int, torch.device]
 ) -> PlacedWeights:
-    """Weights of the host on the devices of some places; placed ones stay. Raises `UserFault` as `on_device` does."""
+    """Weights of the host on the devices of some places; placed ones stay. Raises `UserFault` as `on_device` does.
+
+    Tables go with them where `engram.storage` says `device`.
+    """
     if isinstance(weights, PlacedWeights):
         return weights
     used = used_by(manifest, layout, devices)
-    return PlacedWeights(
-        {
-            place: on_device({name: weight for name, weight in weights.items() if name in used[place]}, device)
-            for place, device in devices.items()
-        }
-    )
+    held = manifest.engram is not None and manifest.engram.storage == "device"
+    native = native_tables(manifest)
+    found: dict[int, dict[str, object]] = {}
+    for place, device in devices.items():
+        own = {name: weight for name, weight in weights.items() if name in used[place]}
+        if held:
+            own = {name: w.held(device, native) if isinstance(w, StoredTable) else w for name, w in own.items()}
+        found[place] = on_device(own, device)
+    return PlacedWeights(found)

@@ -1,8 +1,8 @@
 """Bind a plan's weights to a checkpoint: every role becomes what its kernels take, and nothing is loaded whole.
 
 Dense weights are decoded, or are views of the mapped file where it already holds the wanted dtype or the plan wants
-them as stored. Experts and tables stay mapped and packed: an expert is decoded at use, and of a table only the
-addressed rows are ever read.
+them as stored. Experts stay mapped and packed, and are decoded at use. Tables are read row by row, from where
+`engram.storage` has them.
 
 Of a weight that the processes of a stage share, each binds its shard: views of the mapped file, with the scales of its
 blocks. The rest is not read.
@@ -21,18 +21,20 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.diagnostics import Diagnostic, UserFault
 from dsv41c.kernels.fusion import WIDE_ROLES
-from dsv41c.kernels.reference.encodings import Packed, dense
-from dsv41c.runtime.manifest import Manifest, ShardEntry, WeightEntry
+from dsv41c.kernels.reference.encodings import Packed
+from dsv41c.runtime.manifest import EngramEntry, Manifest, ShardEntry, WeightEntry
 from dsv41c.runtime.weights.gguf.lazy import Lazy
-from dsv41c.runtime.weights.gguf.table import BlockTable
+from dsv41c.runtime.weights.gguf.table import BlockForm
 from dsv41c.runtime.weights.gguf.tensor import GgufHeader
 from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
 from dsv41c.runtime.weights.parts import together
-from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, HELP_DAMAGED, decode, find_not_a_number, find_not_bf16
+from dsv41c.runtime.weights.row_source import Part
+from dsv41c.runtime.weights.table import StoredTable, TableForm, stored_table
+from dsv41c.runtime.weights.values import DTYPES, decode, find_not_a_number, find_not_bf16
 
 # Up to so many bytes of expert scales are looked through for NaN at once (about a second); beyond, at first use.
 EAGER_BYTES = 1 << 30
@@ -104,48 +106,7 @@ class Experts(Sequence["Packed | Tensor"]):
         return self._files.checkpoint.located([_not_a_number(stored, _packed(stored, self._files)) or finding])[0]
 
 
-class MappedTable:
-    """A table of rows that stays in its file: [rows, head_dim] as fp8_row32 or plain floats, read row by row."""
-
-    def __init__(self, stored: Stored, files: MappedFiles) -> None:
-        self._stored = stored
-        self._checkpoint = files.checkpoint
-        self._item = _packed(stored, files)
-        for header in (stored.tensor, stored.scale):
-            if header is not None:
-                files.expect_random_access(header)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """The rows of int64 ids [...], decoded: f32 [..., head_dim], every value a bf16 one.
-
-        Raises UserFault where a row holds NaN (DSV730), or a float that is no bf16 value (DSV731).
-        """
-        flat = ids.reshape(-1).to("cpu")
-        values = self._rows(flat)
-        return values.view(*ids.shape, values.shape[-1]).to(ids.device)
-
-    def _rows(self, flat: Tensor) -> Tensor:
-        if isinstance(self._item, Tensor):
-            values = self._item[flat].to(torch.float32)
-            self._refuse(flat, values.isnan(), "DSV730", "holds NaN")
-            self._refuse(flat, values.to(torch.bfloat16) != values, "DSV731", "holds a float that is no bf16 value")
-            return values
-        codes, scale, encoding = self._item
-        codes, scale = codes[flat], scale[flat]
-        self._refuse(flat, scale == E8M0_NAN, "DSV730", "has a scale of 255, the NaN of E8M0")
-        self._refuse(flat, (codes & 127) == 127, "DSV730", "holds the NaN of E4M3")
-        return dense(Packed(codes, scale, encoding), torch.float32)
-
-    def _refuse(self, flat: Tensor, bad: Tensor, code: str, text: str) -> None:
-        if bool(bad.any()):
-            row = int(flat[bad.any(dim=-1).nonzero()[0, 0]])
-            header = self._stored.tensor
-            help_text = HELP_DAMAGED if code == "DSV730" else "export the table as BF16, or as the release stores it"
-            finding = Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file), help=help_text)
-            raise UserFault(self._checkpoint.located([finding]))
-
-
-Bound = Tensor | Packed | Experts | MappedTable | BlockTable
+Bound = Tensor | Packed | Experts | StoredTable
 
 
 class BoundWeights(Mapping[str, Bound]):
@@ -187,7 +148,7 @@ def bind(
     weights: dict[str, Bound] = {}
     findings: list[Diagnostic] = []
     for binding in bindings:
-        bound = _bind(binding, files, shard)
+        bound = _bind(binding, files, shard, manifest.engram)
         if isinstance(bound, Diagnostic):
             findings += checkpoint.located([bound])
         else:
@@ -203,17 +164,24 @@ def _files(bindings: Iterable[Binding]) -> list[str]:
     return [header.file for item in stored for header in (item.tensor, item.scale) if header is not None]
 
 
-def _bind(binding: Binding, files: MappedFiles, shard: int) -> Bound | Diagnostic:
+def _bind(binding: Binding, files: MappedFiles, shard: int, engram: EngramEntry | None) -> Bound | Diagnostic:
     entry = binding.entry
     if "{expert}" in entry.name:
         return Experts(binding.stored, files, entry.shard, shard)
     (stored,) = binding.stored
     if entry.role == "engram_table":
-        return BlockTable(stored.tensor, files) if isinstance(stored.tensor, GgufHeader) else MappedTable(stored, files)
+        return _table(stored, files.checkpoint, engram)
     item = _packed(stored, files)
     part = _converted(entry, stored, _part(item, entry.shard, shard))
     # A fault is told of the whole tensor, by its own indices.
     return _converted(entry, stored, item) if isinstance(part, Diagnostic) and entry.shard else part
+
+
+def _table(stored: Stored, checkpoint: Checkpoint, engram: EngramEntry | None) -> StoredTable:
+    parts = [Part.of(header) for header in (stored.tensor, stored.scale) if header is not None]
+    in_blocks = isinstance(stored.tensor, GgufHeader)
+    form = BlockForm(stored.tensor, checkpoint) if in_blocks else TableForm(stored, checkpoint)
+    return stored_table(parts, form, checkpoint, engram)
 
 
 def _part(item: Packed | Tensor, shard: ShardEntry | None, index: int) -> Packed | Tensor:

@@ -178,9 +178,9 @@ def test_runs_use_it_where_no_row_is_wanted(
     asked: list[int | None] = []
     original = Executor.run_stages
 
-    def run(self: Executor, *arguments: Any, tail: Tail | None = None) -> Tensor | None:
+    def run(self: Executor, *arguments: Any, tail: Tail | None = None, **more: Any) -> Tensor | None:
         asked.append(None if tail is None else tail.after)
-        return original(self, *arguments, tail=tail)
+        return original(self, *arguments, tail=tail, **more)
 
     monkeypatch.setattr(Executor, "run_stages", run)
     given = {name: tmp_path / value if name.endswith("_out") else value for name, value in options.items()}

@@ -313,6 +313,25 @@ may not be there any more.
     ),
 )
 
+_TABLES = (
+    _code(
+        "DSV733",
+        "table-read-failed",
+        "rows of an engram table cannot be read any more",
+        """
+Tables stay in the checkpoint's files, and their rows are read while a model runs (`engram.storage: mapped` or `disk`).
+The file was opened and fitted; since then it was cut or replaced, or the disk reports an error. The step that needs
+the rows ends with this finding, and its sessions are broken; nothing is computed from rows that were not read.
+
+A file that is cut in the moment in which a mapped row is read ends the process, as the system has no other way to say
+so. `disk` has no such moment.
+
+**Way out**: leave the files as they are while they are in use. After a disk error, check the file against the
+publisher's checksum, or keep the tables in memory: `engram.storage: host`.
+""",
+    ),
+)
+
 _TOKENIZER = (
     _code(
         "DSV740",
@@ -338,4 +357,4 @@ enters the hash constants, so a single difference moves every row of the tables.
     ),
 )
 
-CODES: tuple[Code, ...] = (*_FILES, *_MATCH, *_VALUES, *_TOKENIZER)
+CODES: tuple[Code, ...] = (*_FILES, *_MATCH, *_VALUES, *_TABLES, *_TOKENIZER)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import hand_made as plans
+import torch
 from tokenizers import Tokenizer
 
 from dsv41c.runtime.synth import synth
@@ -79,6 +80,25 @@ def _experts(count):
     return trigger
 
 
+def _table(size):
+    """A table whose file gets another size while it is read."""
+
+    def trigger(path):
+        sizes = {"engram_rows": 4, "engram_head_dim": 32}
+        name = "layers.1.engram.embed"
+        tensors = {
+            f"{name}.weight": ("F8_E4M3", [4, 32], b"\x38" * 128),
+            f"{name}.scale": ("F8_E8M0", [4, 1], b"\x7f" * 4),
+        }
+        plans.write(path / "x.safetensors", tensors)
+        table = bind(plans.manifest([plans.entry("engram_table", sizes, 1)]), path)["layers.1.engram_table"]
+        if size is not None:
+            os.truncate(path / "x.safetensors", size)
+        table.rows(torch.tensor([0, 3]))
+
+    return trigger
+
+
 def _cut(size):
     """A file that has another size when it is bound than when its header was read."""
 
@@ -149,6 +169,7 @@ TRIGGERS = {
         _bound({WEIGHT: ("F32", [64, 64], b"\x00\x00\x80\x3f" * 4096)}, "bf16"),
     ),
     "DSV732": (_cut(100), _cut(None)),
+    "DSV733": (_table(16), _table(None)),
     "DSV740": (_tokens(500, None), _tokens(512, None)),
     "DSV741": (_tokens(512, 400), _tokens(512, 426)),
     "DSV750": (_synth(_plan(), max_bytes=100), _synth(_plan())),

@@ -8,8 +8,9 @@ from golden_tiny import plan
 from torch import Tensor
 
 from dsv41c.kernels.reference.encodings import Packed, Stacked, dense
+from dsv41c.kernels.reference.engram import HeldTable
 from dsv41c.runtime.bench.random_state import fill_slot
-from dsv41c.runtime.bench.random_weights import HeldTable, held_bytes, random_constants, random_weights
+from dsv41c.runtime.bench.random_weights import held_bytes, random_constants, random_weights
 from dsv41c.runtime.bench.torch_arm import SHARED_EXPERTS, dense_weights
 from dsv41c.runtime.device.tensors import tensors_of
 from dsv41c.runtime.engine import Engine

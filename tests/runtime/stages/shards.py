@@ -20,7 +20,8 @@ from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.plan import load_plan
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.stages.collectives import Collectives, GroupCollectives
-from dsv41c.runtime.weights.bind import BoundWeights, Experts, MappedTable
+from dsv41c.runtime.weights.bind import BoundWeights, Experts
+from dsv41c.runtime.weights.table import StoredTable
 
 Result = dict[str, Any]
 
@@ -95,7 +96,7 @@ def plain_copy(bound: BoundWeights, source: Path, folder: Path) -> Path:
     tensors = {}
     for binding in bound.matching.bindings:
         weight, shape = bound[binding.entry.id], binding.entry.shape
-        items = [weight.rows(torch.arange(shape[0]))] if isinstance(weight, MappedTable) else [weight]
+        items = [weight.rows(torch.arange(shape[0]))] if isinstance(weight, StoredTable) else [weight]
         for stored, item in zip(binding.stored, weight if isinstance(weight, Experts) else items, strict=True):
             tensors[stored.tensor.name] = dense(item, torch.float32).contiguous()  # type: ignore[arg-type]
     folder.mkdir()

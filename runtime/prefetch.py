@@ -1,0 +1,190 @@
+"""Rows of engram tables, read as soon as a step's tokens are known, while its first layers are computed.
+
+Which rows a token needs depends on it and the few before it, nothing else. So the host works the hash out by itself: it
+waits for no device, and asks none for ids. What a step reads is known by its slots, epochs and positions: where a
+session did not go on from where it was left (it was forked, or its state was written by somebody else), its history is
+taken from the pool of token histories, or where that is elsewhere the step reads its rows when it gets there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dsv41c.kernels.reference.engram import DEAD, RowTable, engram_ids
+from dsv41c.kernels.step import Step
+from dsv41c.runtime.device.tensors import is_held
+from dsv41c.runtime.manifest import Manifest, OpEntry, weight_identifier
+from dsv41c.runtime.stages.crossing import Rows
+
+if TYPE_CHECKING:
+    from dsv41c.runtime.executor import RegionWeights
+
+THREADS = 2  # that hash and read: the rows of one layer can wait for a disk while another's are decoded
+CONSTANTS = ("token_map", "multipliers", "primes", "offsets")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """An op that reads rows: the name of its table among its region's weights, and its layer's place in the ids."""
+
+    name: str
+    table: RowTable
+    index: int
+
+
+class Fetched:
+    """The rows of one step, on their way. `sessions` of its batch have some; padding rows behind them have none."""
+
+    def __init__(self, sessions: int, rows: Mapping[str, Future[tuple[Tensor, Tensor]]]) -> None:
+        self._sessions = sessions
+        self._rows = rows
+
+    def __contains__(self, region: object) -> bool:
+        return region in self._rows
+
+    def rows(self, region: str, batch: int) -> Tensor:
+        """f32 [batch, T, columns, head_dim] of a region; waits, and raises what reading them raised."""
+        return _padded(self._rows[region].result()[1], batch)
+
+    def expect(self, region: str, ids: Tensor) -> None:
+        """Hold the ids [batch, T, columns] that a device worked out to the host's; padding rows have none."""
+        own = self._rows[region].result()[0]
+        if not torch.equal(own, ids[: self._sessions].to("cpu")):
+            raise RuntimeError(f"the host's hash and the device's differ in `{region}`")
+
+
+def _padded(rows: Tensor, batch: int) -> Tensor:
+    """With zeros behind, where a batch has padding rows."""
+    missing = batch - rows.shape[0]
+    return rows if missing <= 0 else torch.cat([rows, rows.new_zeros((missing, *rows.shape[1:]))])
+
+
+class FetchedTable:
+    """Stands for a table in the eager work of one step: gives the rows that were fetched for it.
+
+    `checks`: hold the ids that the device worked out to the host's.
+    """
+
+    def __init__(self, fetched: Fetched, region: str, checks: bool) -> None:
+        self._fetched = fetched
+        self._region = region
+        self._checks = checks
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of int64 ids [B, T, columns]: f32 [B, T, columns, head_dim] on their device."""
+        if self._checks:
+            self._fetched.expect(self._region, ids)
+        rows = self._fetched.rows(self._region, ids.shape[0])
+        assert rows.shape[:-1] == ids.shape, (rows.shape, ids.shape)
+        return rows.to(ids.device)
+
+
+class Prefetch:
+    """Reads ahead for the steps of one process, those of its regions that read stored tables.
+
+    `constants`: those of the hash by name (CONSTANTS), on the host. `history`: the pool of token histories, int64
+    [slots, n - 1], where this process has it. Steps are begun by one thread.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        regions: Mapping[str, Sequence[OpEntry]],
+        weights: Mapping[str, RegionWeights],
+        constants: Mapping[str, Tensor],
+        history: Tensor | None,
+    ) -> None:
+        """`regions`: ops by region id; `weights` by region id, those of this process's regions."""
+        self.readers = readers(regions, weights)
+        hashing = next(op for op in manifest.ops if op.kind == "engram_ids")  # stages that hash all do the same
+        self._pad_id = int(hashing.attrs["pad_id"])
+        self._constants = {name: constants[name].to("cpu") for name in CONSTANTS}
+        self._size = self._constants["multipliers"].shape[1] - 1  # tokens of a history
+        self._pool = history
+        self._left: dict[int, tuple[int, int, list[int]]] = {}  # by slot: epoch, length, compressed ids, newest last
+        self._threads = ThreadPoolExecutor(THREADS, "engram-prefetch")
+
+    def begin(self, ids: Sequence[Sequence[int]], rows: Rows) -> Fetched | None:
+        """Begin to read the rows of a step: ids [B, T] of its sessions, then of padding rows, which get none.
+
+        None where the history of a session is not known here.
+        """
+        sessions = len(rows.slots)
+        lines = [self._before(rows, index) for index in range(sessions)]
+        for index, line in enumerate(lines):
+            self._leave(rows, index, line, ids[index])
+        known = [line for line in lines if line is not None]
+        if len(known) < sessions or not sessions:
+            return None
+        tokens, history = torch.tensor(ids[:sessions]), torch.tensor(known, dtype=torch.int64)
+        step = Step(torch.arange(sessions), torch.tensor(rows.positions), rows.context)
+        hashed = self._threads.submit(self._hash, step, tokens, history)
+        wanted = {region: rows.tokens if rows.tail is None else rows.tail.computed(region) for region in self.readers}
+        return Fetched(
+            sessions,
+            {
+                region: self._threads.submit(_read, reader, hashed, wanted[region])
+                for region, reader in self.readers.items()
+                if wanted[region]
+            },
+        )
+
+    def over(self, weights: Mapping[str, RegionWeights], fetched: Fetched, checks: bool) -> dict[str, RegionWeights]:
+        """Weights by region for one eager step, what was fetched for it in place of the tables."""
+        replaced = {
+            region: weights[region].replaced(reader.name, FetchedTable(fetched, region, checks))
+            for region, reader in self.readers.items()
+            if region in fetched
+        }
+        return {**weights, **replaced}
+
+    def _before(self, rows: Rows, index: int) -> list[int] | None:
+        """The compressed ids before a session's step, newest last; None where they are not known here."""
+        slot, position = rows.slots[index], rows.positions[index]
+        if position == 0:
+            return [DEAD] * self._size
+        epoch, length, line = self._left.get(slot, (0, 0, []))
+        if rows.epochs and (epoch, length) == (rows.epochs[index], position):
+            return line
+        return None if self._pool is None else self._pool[slot].tolist()
+
+    def _leave(self, rows: Rows, index: int, line: list[int] | None, ids: Sequence[int]) -> None:
+        """Note what the session's next step has before it."""
+        if line is None or not rows.epochs:
+            self._left.pop(rows.slots[index], None)
+            return
+        last = torch.tensor(ids[-self._size :])
+        fresh = torch.where(last < 0, DEAD, self._constants["token_map"][last.clamp(min=0)]).tolist()
+        length = rows.positions[index] + len(ids)
+        self._left[rows.slots[index]] = (rows.epochs[index], length, [*line, *fresh][-self._size :])
+
+    def _hash(self, step: Step, ids: Tensor, history: Tensor) -> Tensor:
+        with torch.no_grad():
+            constants = (self._constants[name] for name in CONSTANTS)
+            return engram_ids(step, ids, history, *constants, pad_id=self._pad_id)[0]
+
+
+def readers(regions: Mapping[str, Sequence[OpEntry]], weights: Mapping[str, RegionWeights]) -> dict[str, _Reader]:
+    """By region, the op that reads rows of a table which kernels cannot read themselves."""
+    found = {}
+    for region in weights:
+        for op in regions[region]:
+            if op.kind == "engram_rows":
+                name = weight_identifier(op.weights["table"])
+                table = getattr(weights[region], name)
+                if not is_held(table):
+                    found[region] = _Reader(name, table, int(op.attrs["index"]))
+    return found
+
+
+def _read(reader: _Reader, hashed: Future[Tensor], tokens: int) -> tuple[Tensor, Tensor]:
+    """The ids and rows of one layer, those of the last tokens."""
+    with torch.no_grad():
+        ids = hashed.result()[:, -tokens:, reader.index]
+        return ids, reader.table.rows(ids)

@@ -1,0 +1,138 @@
+"""Engram tables: rows read from where `engram.storage` has them, decoded and checked as they are asked for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.kernels.fusion import NATIVE_VARIANT
+from dsv41c.kernels.reference.encodings import Packed, dense
+from dsv41c.kernels.reference.engram import HeldTable, RowTable
+from dsv41c.runtime.manifest import EngramEntry, Manifest
+from dsv41c.runtime.memory import row_cache_bytes
+from dsv41c.runtime.weights.checkpoint import Checkpoint
+from dsv41c.runtime.weights.match import Stored
+from dsv41c.runtime.weights.row_cache import Lookups, RowCache
+from dsv41c.runtime.weights.row_source import DiskRows, HostRows, MappedRows, Part, RowSource, pieces
+from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, HELP_DAMAGED
+
+HELP_ROUNDED = "export the table as BF16, or as the release stores it"
+
+
+class RowForm(Protocol):
+    """What a row's bytes mean."""
+
+    def values(self, ids: Tensor, raw: Tensor) -> Tensor:
+        """Rows uint8 [n, width] as f32 [n, head_dim], every value a bf16 one; `ids` [n] are told where one is damaged.
+
+        Raises UserFault where a row holds NaN (DSV730), or a float that is no bf16 value (DSV731).
+        """
+        ...
+
+
+class TableForm:
+    """Rows as safetensors hold them: E4M3 codes and then a scale for 32 of them, or floats."""
+
+    def __init__(self, stored: Stored, checkpoint: Checkpoint) -> None:
+        self.encoding = stored.encoding
+        self._stored = stored
+        self._checkpoint = checkpoint
+
+    def values(self, ids: Tensor, raw: Tensor) -> Tensor:
+        """The values of rows: `RowForm.values`."""
+        if self._stored.scale is None:
+            values = raw.view(DTYPES[self.encoding]).to(torch.float32)
+            self._refuse(ids, values.isnan(), "DSV730", "holds NaN")
+            self._refuse(ids, values.to(torch.bfloat16) != values, "DSV731", "holds a float that is no bf16 value")
+            return values
+        return dense(Packed(*self.packed(ids, raw), self.encoding), torch.float32)
+
+    def packed(self, ids: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes and scales of rows of a table that has both. Raises as `values` does."""
+        width = self._stored.tensor.shape[1]
+        codes, scale = raw[:, :width], raw[:, width:]
+        self._refuse(ids, scale == E8M0_NAN, "DSV730", "has a scale of 255, the NaN of E8M0")
+        self._refuse(ids, (codes & 127) == 127, "DSV730", "holds the NaN of E4M3")
+        return codes, scale
+
+    def _refuse(self, ids: Tensor, bad: Tensor, code: str, text: str) -> None:
+        if bool(bad.any()):
+            row = int(ids[bad.any(dim=-1).nonzero()[0, 0]])
+            header = self._stored.tensor
+            help_text = HELP_DAMAGED if code == "DSV730" else HELP_ROUNDED
+            finding = Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file), help=help_text)
+            raise UserFault(self._checkpoint.located([finding]))
+
+
+class StoredTable:
+    """A table that stays where it is stored, row by row: [rows, head_dim]. For any number of threads."""
+
+    def __init__(self, source: RowSource, form: RowForm, cache: RowCache | None = None) -> None:
+        self.source = source
+        self.form = form
+        self.cache = cache
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of int64 ids [...], decoded: f32 [..., head_dim], every value a bf16 one.
+
+        Raises UserFault where a row cannot be read (DSV733) or holds what it must not: `RowForm.values`.
+        """
+        wanted, places = torch.unique(ids.to("cpu"), return_inverse=True)
+        if len(wanted) and not 0 <= int(wanted[0]) <= int(wanted[-1]) < self.source.count:
+            raise IndexError(f"rows {int(wanted[0])} to {int(wanted[-1])} of a table of {self.source.count}")
+        raw = self.source.read(wanted) if self.cache is None else self.cache.read(wanted, self.source.read)
+        return self.form.values(wanted, raw)[places].to(ids.device)
+
+    def held(self, place: torch.device, native: bool) -> RowTable:
+        """The whole table on a device, as kernels read it: as stored where that is codes and scales, else as bf16.
+
+        `native` kernels are there to read codes of a GPU. Raises UserFault as `rows` does.
+        """
+        whole: list[Tensor] = []
+        for first, end in pieces(self.source):
+            parts = self._parts(torch.arange(first, end), self.source.span(first, end))
+            whole = whole or [part.new_empty((self.source.count, part.shape[1]), device=place) for part in parts]
+            for tensor, part in zip(whole, parts, strict=True):
+                tensor[first:end].copy_(part)
+        codes, scale = whole if len(whole) == 2 else (whole[0], None)
+        if native and scale is not None and place.type == "cuda":
+            from dsv41c.kernels.triton.engram import DeviceTable
+
+            return DeviceTable(codes, scale)
+        return HeldTable(codes, scale)
+
+    def _parts(self, ids: Tensor, raw: Tensor) -> tuple[Tensor, ...]:
+        """What rows are held as: codes and scales, or bf16, which has every value."""
+        if isinstance(self.form, TableForm) and self.form.encoding == "fp8_row32":
+            return self.form.packed(ids, raw)
+        return (self.form.values(ids, raw).to(torch.bfloat16),)
+
+
+def stored_table(parts: list[Part], form: RowForm, checkpoint: Checkpoint, engram: EngramEntry | None) -> StoredTable:
+    """A table of a plan by its `engram.storage`: mapped where it is on a device later. Raises UserFault (DSV732).
+
+    `engram.row_cache_bytes` are shared out evenly among the plan's tables.
+    """
+    storage = "mapped" if engram is None else engram.storage
+    source: RowSource = DiskRows(parts, checkpoint) if storage == "disk" else MappedRows(parts, checkpoint)
+    if storage == "host":
+        return StoredTable(HostRows(source), form)
+    budget = 0 if engram is None else row_cache_bytes(engram) // len(engram.layers)
+    cache = RowCache(budget, source.width, source.count) if budget and storage != "device" else None
+    return StoredTable(source, form, cache)
+
+
+def native_tables(manifest: Manifest) -> bool:
+    """Whether a native kernel of the plan reads rows of tables on the device."""
+    native = NATIVE_VARIANT.get(manifest.target.family)
+    return any(entry.kernel == f"{native}.engram_rows" for entry in manifest.kernels)
+
+
+def lookups(weights: object) -> Lookups | None:
+    """What the row caches of some weights by id were asked for, together; None where there is no cache."""
+    values = weights.values() if hasattr(weights, "values") else ()
+    caches = {id(table.cache): table.cache for table in values if isinstance(table, StoredTable) and table.cache}
+    return sum((cache.lookups for cache in caches.values()), Lookups()) if caches else None
