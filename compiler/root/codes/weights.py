@@ -214,7 +214,8 @@ dimension is half the logical one.
 The plan lists for each role the encodings that bind without loss: the one that the spec's `weights` section
 declares, and BF16 and F32. The encoding is that of the file's dtype together with the spec's word for it: E4M3 data
 does not say whether its scales go by block or by row. Scales are E8M0, stored as `F8_E8M0` or as raw `U8`. FP4 codes
-with the high nibble first, which a checkpoint declares, are in an order that no kernel reads: `dsv41c repack` changes it.
+with the high nibble first, which a checkpoint declares, are in an order that no kernel reads; `dsv41c repack` changes
+it.
 
 **Way out**: correct the `weights` section of the spec, or convert the checkpoint.
 """,
@@ -268,8 +269,8 @@ scale left behind, or it was cast without being scaled, which makes it wrong by 
         "expert-count",
         "the checkpoint has another number of experts than the plan",
         """
-Experts are numbered from 0, one by one or in a tensor of all. Reading the first few of a larger set would run, with a router
-trained for another number.
+Experts are numbered from 0, one by one or in a tensor of all. Reading the first few of a larger set would run, with a
+router trained for another number.
 
 **Way out**: set `moe.n_routed_experts` to the checkpoint's number.
 """,
