@@ -24,8 +24,23 @@ def expect_plan(path: str) -> None:
     except (OSError, ValueError):
         found = False
     if not found:
-        help_text = "give the folder that `dsv41c compile SPEC -o FOLDER` made"
-        raise UserFault([Diagnostic("DSV117", f"there is no plan folder `{path}`", Span(path), help=help_text)])
+        message = f"there is no plan folder `{path}`"
+        raise UserFault([Diagnostic("DSV117", message, Span(path), help=_way_to_a_plan(path))])
+
+
+def _way_to_a_plan(path: str) -> str:
+    from dsv41c.compiler.spec import shipped_names
+
+    file = Path(path)
+    try:
+        there, inside = file.is_file(), (file.parent / "manifest.json").is_file()
+    except (OSError, ValueError):
+        there = inside = False
+    if there and inside:
+        return f"give the plan's folder: `{file.parent}`"
+    if path in shipped_names() or (there and file.suffix in (".yaml", ".yml")):
+        return f"this is a spec; make a plan of it: `dsv41c compile {path} -o {file.stem}.plan`"
+    return "give the folder that `dsv41c compile SPEC -o FOLDER` made"
 
 
 def expect_writable(path: str) -> None:

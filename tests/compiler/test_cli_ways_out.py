@@ -115,6 +115,11 @@ def test_a_folder_without_a_manifest_is_the_same_to_inspect_and_run(run: Run, tm
             "`toy.plan` is a plan; the spec it was made of is `toy.plan/spec.yaml`",
         ),
         (("validate", "./toy.plan"), "toy.plan/spec.yaml"),
+        (("inspect", "toy"), "this is a spec; make a plan of it: `dsv41c compile toy -o toy.plan`"),
+        (("bench", "mine.yaml"), "`dsv41c compile mine.yaml -o mine.plan`"),
+        (("inspect", "toy.plan/manifest.json"), "give the plan's folder: `toy.plan`"),
+        (("inspect", "toy.plan/spec.yaml"), "give the plan's folder: `toy.plan`"),
+        (("inspect", "absent.yaml"), "give the folder that `dsv41c compile SPEC -o FOLDER` made"),
         (("validate", "model"), "`dsv41c import model/config.json`"),
         (("import", "model"), "`model/config.json`"),
         (("validate", "toy.yaml"), "`toy` ships with dsv41c"),
@@ -126,6 +131,7 @@ def test_a_folder_without_a_manifest_is_the_same_to_inspect_and_run(run: Run, tm
 )
 def test_near_misses_lead_on(run: Run, tmp_path: Path, argv: tuple[str, ...], said: str):
     run("compile", "toy", "-o", "toy.plan")
+    (tmp_path / "mine.yaml").write_text("extends: toy\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_bytes(TINY.read_bytes())
     ran = run(*argv)
