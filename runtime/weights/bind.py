@@ -32,7 +32,7 @@ from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
 from dsv41c.runtime.weights.parts import together
-from dsv41c.runtime.weights.row_source import Part
+from dsv41c.runtime.weights.row_source import Part, joined
 from dsv41c.runtime.weights.table import StoredTable, TableForm, stored_table
 from dsv41c.runtime.weights.values import DTYPES, decode, find_not_a_number, find_not_bf16
 
@@ -178,7 +178,7 @@ def _bind(binding: Binding, files: MappedFiles, shard: int, engram: EngramEntry 
 
 
 def _table(stored: Stored, checkpoint: Checkpoint, engram: EngramEntry | None) -> StoredTable:
-    parts = [Part.of(header) for header in (stored.tensor, stored.scale) if header is not None]
+    parts = joined([Part.of(header) for header in (stored.tensor, stored.scale) if header is not None])
     in_blocks = isinstance(stored.tensor, GgufHeader)
     form = BlockForm(stored.tensor, checkpoint) if in_blocks else TableForm(stored, checkpoint)
     return stored_table(parts, form, checkpoint, engram)

@@ -48,6 +48,21 @@ class Part(NamedTuple):
         return self.header.offset + self.header.extent
 
 
+def joined(parts: Sequence[Part]) -> list[Part]:
+    """Parts of rows; those that lie side by side in each row are one, which is read at once."""
+    found: list[Part] = []
+    for part in parts:
+        last = found[-1] if found else part
+        behind = (last.header.file, last.header.offset + last.width, last.pitch)
+        if found and (part.header.file, part.header.offset, part.pitch) == behind:
+            width, rows = last.width + part.width, last.header.shape[0]
+            header = last.header._replace(shape=(rows, width), size=rows * width, pitch=last.pitch)
+            found[-1] = Part(header, width, last.pitch)
+        else:
+            found.append(part)
+    return found
+
+
 class RowSource(Protocol):
     """Rows by number. `width`: bytes of one, all its parts."""
 

@@ -19,6 +19,7 @@ from dsv41c.runtime.device.tensors import stacked
 from dsv41c.runtime.repack import checkpoint as module
 from dsv41c.runtime.repack import copy, repack
 from dsv41c.runtime.repack.check import compare
+from dsv41c.runtime.weights import row_source
 from dsv41c.runtime.weights.bind import bind
 from dsv41c.runtime.weights.headers import open_checkpoint, read_checkpoint
 from dsv41c.runtime.weights.match import match
@@ -121,6 +122,21 @@ def test_a_layer_is_read_in_one_piece(tmp_path):
         table = open_checkpoint(tmp_path / experts).tensors
         codes, scale = (table[f"layers.4.engram.embed.{part}"] for part in ("weight", "scale"))
         assert codes.pitch == scale.pitch == 33 and scale.offset == codes.offset + 32
+
+
+def test_a_row_of_a_table_is_one_read(tmp_path, monkeypatch):
+    """Codes and scales of a row from the disk: two reads of the release's files, one of repacked ones."""
+    repack(plan().manifest, TINY, tmp_path / "new")
+    reads, ids = [], torch.tensor([5, 461, 0])
+    whole = row_source.os.preadv
+    monkeypatch.setattr(row_source.os, "preadv", lambda *given: reads.append(given) or whole(*given))
+    disk, rows = plan(ORACLE, ("storage: mapped", "storage: disk")).manifest, {}
+    for folder, wanted in ((TINY, 2), (tmp_path / "new", 1)):
+        table = bind(disk, folder)["layers.1.engram_table"]
+        reads.clear()
+        rows[wanted] = table.rows(ids)
+        assert len(reads) == wanted * len(ids)
+    assert torch.equal(rows[1], rows[2])
 
 
 def test_faults_in_a_merged_tensor_are_found_before_it_is_copied(tmp_path):
