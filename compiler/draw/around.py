@@ -44,7 +44,9 @@ def around(graph: Graph, selection: Selection, depth: int, level: Level) -> Sele
     ops = up | down
     for op in reversed(graph.ops):  # what carries values between them
         if op.kind in CARRIERS and any(reader.id in ops for value in op.write_ids for reader in graph.readers(value)):
-            ops.add(op.id)
+            root = original(graph, op.write_ids[0])
+            if root in values or (maker := graph.producer(root)) is None or maker.id in ops:
+                ops.add(op.id)
     read = {v for op in ops for v in graph.by_id[op].read_ids}
     inside = {v for v in read if (maker := graph.producer(v)) is None or maker.id in ops}
     kept = values | inside | _written(graph, ops)

@@ -13,6 +13,7 @@ for (const entry of data.kinds) {
   label.append(box, coloured(element("i"), entry.kind), entry.implied ? `${entry.kind} (implied)` : entry.kind);
   document.getElementById("kinds").append(label);
 }
+document.getElementById("fold").hidden = !data.folds.length;
 document.getElementById("fold").addEventListener("click", () => {
   if (folded.size) folded.clear();
   else data.folds.forEach((_, number) => folded.add(number));

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dsv41c.compiler.draw.around import around
-from dsv41c.compiler.select import select
+from dsv41c.compiler.select import original, select
 
 from .test_view import FLASH, data_of, program
 
@@ -48,6 +48,17 @@ def test_across_devices_what_carries_is_kept():
     copies = {op for op in found.ops if placed.graph.by_id[op].kind in ("transfer", "mirror")}
     assert copies
     assert {placed.graph.by_id[op].layer for op in found.ops - copies} == {20, 28, 29, 30, 31}
+
+
+def test_across_devices_what_is_near_is_the_same(flash):
+    """Layer 19 is two steps from 28, and so is 24; what they send to the devices of 20 and 27 is left out with them."""
+    near = set(around(flash.graph, select(flash.graph, "layers.28"), 1, "layer").ops)
+    placed = program(FLASH, "rocm8")
+    found = around(placed.graph, select(placed.graph, "layers.28"), 1, "layer")
+    copies = {op for op in found.ops if placed.graph.by_id[op].kind in ("transfer", "mirror")}
+    assert copies and found.ops - copies == near
+    carried = {original(placed.graph, value) for op in copies for value in placed.graph.by_id[op].write_ids}
+    assert {placed.graph.producer(value).layer for value in carried} == {20, 28, 29}
 
 
 @pytest.mark.parametrize("form", ["text", "json", "dot", "mermaid"])

@@ -182,6 +182,7 @@ def test_fold_and_unfold(tab: Page, flash: View, tmp_path: Path):
 
 def test_keys_walk(tab: Page, tmp_path: Path):
     opened(tab, seen(), tmp_path)
+    assert tab.js("getComputedStyle(document.getElementById('fold')).display") == "none"  # no layers that are equal
     tab.js("document.querySelector('[data-row=\"layers.4\"]').focus()")
     tab.key("ArrowDown")
     assert tab.js("document.activeElement.dataset.row") == "layers.5"
