@@ -50,7 +50,7 @@ def stacked(experts: Sequence[object], place: torch.device) -> Stacked | None:
     if not isinstance(first, Packed) or first.encoding != "fp4_32":
         return None
     whole = getattr(experts, "whole", None)  # of a merged tensor: one copy instead of one for each expert
-    if isinstance(whole, Packed) and whole.encoding == "fp4_32" and all(isinstance(item, Packed) for item in experts):
+    if isinstance(whole, Packed) and all(isinstance(item, Packed) for item in experts):  # looks at each: none is NaN
         return Stacked(whole.codes.view(torch.uint8).to(place), whole.scale.view(torch.uint8).to(place), "fp4_32")
     codes, scale = (
         torch.empty((len(experts), *part.shape), dtype=torch.uint8, device=place) for part in (first.codes, first.scale)

@@ -76,7 +76,7 @@ class Experts(Sequence["Packed | Tensor"]):
 
     @property
     def whole(self) -> Packed | None:
-        """All of them as one view of the file [E, ...], where they lie so in it, unchecked; a shard's parts do not."""
+        """All of them as one view of the file [E, ...], unchecked; None unless they follow each other there, whole."""
         scales = [stored.scale for stored in self._stored if stored.scale is not None]
         if self._in_blocks or self._split is not None or len(scales) < len(self):
             return None

@@ -34,15 +34,13 @@ def parts(tensor: TensorHeader, declared: Mapping[str, str]) -> Iterator[TensorH
 
 
 def together(headers: Sequence[TensorHeader]) -> TensorHeader | None:
-    """Tensors of one shape as one with a new first dimension, where they lie at equal distances in one file."""
+    """Tensors of one shape as one with a new first dimension, where they follow each other in one file; else None."""
     first = headers[0]
-    step = headers[1].offset - first.offset if len(headers) > 1 else first.size
     for place, header in enumerate(headers):
         alike = (header.file, header.dtype, header.shape) == (first.file, first.dtype, first.shape)
-        if not alike or header.pitch or header.offset != first.offset + place * step or step < first.size:
+        if not alike or header.pitch or header.offset != first.offset + place * first.size:
             return None
-    shape = (len(headers), *first.shape)
-    return first._replace(shape=shape, size=len(headers) * first.size, pitch=0 if step == first.size else step)
+    return first._replace(shape=(len(headers), *first.shape), size=len(headers) * first.size)
 
 
 def _divided(tensor: TensorHeader, what: Known, declared: Mapping[str, str]) -> Iterator[TensorHeader]:
@@ -65,9 +63,7 @@ def _divided(tensor: TensorHeader, what: Known, declared: Mapping[str, str]) -> 
     order = declared.get(GATE_UP, "gate_up") if stacked or "w3" in what.officials[-1] else "gate_up"
     row = tensor.size // pieces
     for expert in range(count):
-        whole = tensor._replace(
-            shape=(rows, columns), size=row * rows, offset=tensor.offset + expert * row * rows, stored=tensor.stored
-        )
+        whole = tensor._replace(shape=(rows, columns), size=row * rows, offset=tensor.offset + expert * row * rows)
         labels = [f"expert {expert}"] if stacked else []
         for place, official in enumerate(what.officials):
             part = _half(whole, place, order) if both else whole

@@ -30,6 +30,7 @@ def again(spec, folder: Path):
         ("deepseek-v4.1-flash", ()),
         ("toy", ("layers.candidate_source_layer=-1",)),
         ("toy", ("moe.gate_temp=2.0", "model.n_mtp_layers=2")),
+        ("toy", ("weights.linear=fp8_row32",)),
         ("toy", ("weights.linear=bf16", "weights.experts=bf16", "weights.engram=bf16")),
     ],
 )
