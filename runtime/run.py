@@ -29,6 +29,8 @@ from dsv41c.runtime.tail import TailKind
 from dsv41c.runtime.text import TOKENIZER, Text, TextStream
 from dsv41c.runtime.weights.gguf.files import is_gguf
 from dsv41c.runtime.weights.index import list_files
+from dsv41c.runtime.weights.row_cache import Lookups
+from dsv41c.runtime.weights.table import lookups
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class RunOptions:
 class RunResult:
     """What came of it. `text` is None where the checkpoint has no tokenizer; seconds by part in `timings`.
 
-    `foreign`: with debug 2, findings of state that was touched and was another session's.
+    `foreign`: with debug 2, findings of state that was touched and was another session's. `row_cache`: rows of engram
+    tables that were looked up; None where tables are in memory.
     """
 
     prompt_ids: list[int]
@@ -79,6 +82,7 @@ class RunResult:
     timings: dict[str, float] = field(default_factory=dict)
     comparison: Comparison | None = None
     foreign: tuple[Diagnostic, ...] = ()
+    row_cache: Lookups | None = None
 
 
 def run_plan(
@@ -141,6 +145,7 @@ def run_plan(
         if writes:
             run.write()
     result.comparison = run.comparer.result() if run.comparer is not None else None
+    result.row_cache = lookups(engine.weights)
     result.foreign = tuple(engine.pools.ledger.findings()) if engine.pools.ledger is not None else ()
     return result
 

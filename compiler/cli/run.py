@@ -152,6 +152,9 @@ def _tell(arguments: Namespace, console: Console, result: RunResult) -> None:
     if result.seed is not None:
         console.say(f"seed {result.seed}")
     console.say(_speeds(result))
+    if console.settings.debug and result.row_cache is not None:
+        found = result.row_cache
+        console.say(f"debug: {counted(found.hits + found.misses, 'engram row')} looked up, {found.hits:,} in the cache")
     if result.comparison is not None:
         console.say(_compared(result.comparison))
         if not arguments.json:

@@ -15,6 +15,8 @@ from dsv41c.runtime.bench.measure import Clock, Spread, by_turns, ratios
 from dsv41c.runtime.bench.options import BenchOptions, Cell
 from dsv41c.runtime.bench.torch_arm import oracle
 from dsv41c.runtime.engine import Engine
+from dsv41c.runtime.weights.row_cache import Lookups
+from dsv41c.runtime.weights.table import lookups
 
 PROBES = 3  # untimed steps whose routing is looked at
 TURN_SECONDS = 0.5  # a slow arm takes fewer steps in its turn
@@ -34,7 +36,10 @@ class ArmResult:
 
 @dataclass(slots=True)
 class CellResult:
-    """What a cell came to. `distinct`: experts by layer that a step touches."""
+    """What a cell came to. `distinct`: experts by layer that a step touches.
+
+    `row_cache`: rows of engram tables that the timed steps looked up; None where tables are in memory.
+    """
 
     cell: Cell
     moved: StepBytes
@@ -44,6 +49,7 @@ class CellResult:
     launches: dict[str, int] | None
     kernels: KernelTimes | None
     peak_bytes: int | None
+    row_cache: Lookups | None = None
 
 
 def step_inputs(engine: Engine, cell: Cell, slots: Sequence[int], steps: int, seed: int) -> StepInputs:
@@ -82,9 +88,11 @@ def measure_cell(
         name: ArmResult(_turn_steps(arm, options.steps, clock), arm.graphs, arm.capture_seconds, distances.get(name))
         for name, arm in there.items()
     }
+    before = lookups(engine.weights)
     times = by_turns({name: _turn(arm, results[name].steps, clock) for name, arm in there.items()}, options.rounds)
     for name, seconds in times.items():
         results[name].seconds = seconds
+    after = lookups(engine.weights)
     first = next(iter(there.values()), None)
     counted = launches(engine, inputs, first) if first is not None and clock.events else None
     profiled = kernel_times(clock, first) if first is not None and options.profile else None
@@ -106,6 +114,7 @@ def measure_cell(
         counted,
         profiled,
         peak,
+        None if after is None else after.since(before),
     )
 
 

@@ -3,7 +3,8 @@
 Rates are bytes or operations a second, times are seconds unless the key says `ms`, sizes are bytes. `floor_fraction` is
 the time that the bytes of a step need at `bandwidth.best` (of a prompt: its operations at `matmul`) by the median time
 that it took: 1 is the floor. Peaks are those of getting the first arm ready for a cell, when no other arm's weights and
-no buffers for bandwidth are there. Where a device cannot have a thing, it is null.
+no buffers for bandwidth are there. `row_cache` has rows of engram tables that were looked up, each once a step, and the
+share that was in memory; it is null where whole tables are. Where a device cannot have a thing, it is null.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dsv41c.runtime.bench.prompts import PromptResult
 from dsv41c.runtime.bench.run import BenchResult
 from dsv41c.runtime.bench.torch_arm import NOTE
 from dsv41c.runtime.manifest import Manifest
+from dsv41c.runtime.weights.row_cache import Lookups
 
 FORMAT = "dsv41c.bench/1.0"
 NOTES = (
@@ -122,7 +124,12 @@ def cell_data(result: BenchResult, cell: CellResult) -> dict[str, Any]:
         "launches": _launches(cell),
         "kernels": _kernels(cell),
         "peak_bytes": cell.peak_bytes,
+        "row_cache": _row_cache(cell.row_cache),
     }
+
+
+def _row_cache(found: Lookups | None) -> dict[str, Any] | None:
+    return None if found is None else {"hits": found.hits, "misses": found.misses, "hit_rate": found.rate}
 
 
 def _bytes(moved: Moved) -> dict[str, float]:
@@ -192,6 +199,7 @@ def _prompt(result: BenchResult, prompt: PromptResult) -> dict[str, Any]:
         "chunk": prompt.chunk,
         "arms": {name: kind(name) for name in prompt.seconds},
         "ratios": {name: spread.data() for name, spread in prompt.ratios.items()},
+        "row_cache": _row_cache(prompt.row_cache),
     }
 
 
@@ -246,6 +254,7 @@ def cell_lines(cell: dict[str, Any]) -> list[str]:
         )
     for name, spread in cell["ratios"].items():
         lines.append(f"  {name}: {spread['median']:.3f} (iqr {spread['iqr']:.3f})")
+    lines += _row_cache_lines(cell)
     if cell["launches"] is not None:
         layer = cell["launches"]["per_layer"]
         lines.append(f"  launches: {cell['launches']['step']} a step" + (f", {layer:g} a layer" if layer else ""))
@@ -265,7 +274,15 @@ def _prompt_lines(prompt: dict[str, Any]) -> list[str]:
             f"  {name:6} {taken['median']:10.3f} {taken['iqr']:8.3f} {arm['tokens_per_second']:10.1f}"
             f" {100 * arm['floor_fraction']:5.1f} % {each:12.2f}"
         )
-    return lines + [f"  {name}: {spread['median']:.3f}" for name, spread in prompt["ratios"].items()]
+    lines += [f"  {name}: {spread['median']:.3f}" for name, spread in prompt["ratios"].items()]
+    return lines + _row_cache_lines(prompt)
+
+
+def _row_cache_lines(found: dict[str, Any]) -> list[str]:
+    cache = found["row_cache"]
+    if cache is None or cache["hit_rate"] is None:
+        return []
+    return [f"  engram rows: {100 * cache['hit_rate']:.1f} % of {cache['hits'] + cache['misses']:,} were in the cache"]
 
 
 def _rate(rate: float) -> str:

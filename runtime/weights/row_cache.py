@@ -33,6 +33,10 @@ class Lookups:
         """The share that was found; None before the first lookup."""
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else None
 
+    def since(self, before: Lookups | None) -> Lookups:
+        """What came after another count; all of it where there was none."""
+        return self if before is None else self - before
+
     def __add__(self, other: Lookups) -> Lookups:
         return Lookups(self.hits + other.hits, self.misses + other.misses)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -131,8 +132,8 @@ def native_tables(manifest: Manifest) -> bool:
     return any(entry.kernel == f"{native}.engram_rows" for entry in manifest.kernels)
 
 
-def lookups(weights: object) -> Lookups | None:
+def lookups(weights: Mapping[str, object]) -> Lookups | None:
     """What the row caches of some weights by id were asked for, together; None where there is no cache."""
-    values = weights.values() if hasattr(weights, "values") else ()
-    caches = {id(table.cache): table.cache for table in values if isinstance(table, StoredTable) and table.cache}
+    tables = [weight for weight in weights.values() if isinstance(weight, StoredTable)]
+    caches = {id(table.cache): table.cache for table in tables if table.cache is not None}
     return sum((cache.lookups for cache in caches.values()), Lookups()) if caches else None

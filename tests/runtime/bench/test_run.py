@@ -21,7 +21,7 @@ KEYS = {
     "memory": "predicted_bytes held_bytes peak_bytes",
     "bandwidth": "copy read best copies reads drift steady",
 }
-CELL = "batch context rounds bytes layers distinct_experts arms ratios launches kernels peak_bytes"
+CELL = "batch context rounds bytes layers distinct_experts arms ratios launches kernels peak_bytes row_cache"
 ARM = "ms_per_step tokens_per_second floor_fraction graphs capture_seconds steps apart"
 BYTES = "total weights experts table_rows window selected index_keys scores tails written"
 
@@ -48,7 +48,7 @@ def test_keys_are_stable_and_numbers_hang_together():
             assert arm["tokens_per_second"] == pytest.approx(asked.batch / seconds)
             floor = cell["bytes"]["total"] / found["bandwidth"]["best"]
             assert arm["floor_fraction"] == pytest.approx(floor / seconds)
-        assert list(cell["ratios"]) == ["torch/eager"]
+        assert list(cell["ratios"]) == ["torch/eager"] and cell["row_cache"] is None
     assert found["cells"][0]["distinct_experts"] == 2 and 2 <= found["cells"][1]["distinct_experts"] <= 4
     (prompt,) = found["prefill"]
     assert prompt["tokens"] == 70 and list(prompt["arms"]) == ["tail", "every"] and found["matmul"] > 0
@@ -68,6 +68,20 @@ def test_a_checkpoint_can_be_measured_and_a_budget_ends_it():
     assert found["skipped"] == ["batch 1, context 20", "batch 3, context 80", "a prompt of 5 tokens"]
     assert found["weights"]["source"] == "checkpoint"
     assert "not measured for lack of time: batch 1, context 20" in report.text(found)
+
+
+def test_the_row_cache_of_a_checkpoint_is_counted():
+    """Ids come round again in a cell, and a prompt is read again: later times find what the first one read."""
+    options = BenchOptions(
+        (Cell(2, 30),), weights=TINY, arms=("eager",), prompts=(Prompt(20, ("tail",)),), steps=2, rounds=2
+    )
+    found = json.loads(json.dumps(report.data(run_bench(plan(), options))))
+    for part in (*found["cells"], *found["prefill"]):
+        cache = part["row_cache"]
+        assert list(cache) == ["hits", "misses", "hit_rate"] and cache["hits"] > 0
+        assert cache["hit_rate"] == cache["hits"] / (cache["hits"] + cache["misses"])
+    assert found["prefill"][0]["row_cache"]["hit_rate"] == 1.0  # a short reading came before, untimed
+    assert "% of" in report.text(found) and "were in the cache" in report.text(found)
 
 
 def test_what_there_is_no_room_for_is_refused_together():
