@@ -80,10 +80,11 @@ def _check(arguments: Namespace) -> None:
 def _drawing(arguments: Namespace, sides: list[Placed], overlay: Overlay | None) -> Drawing:
     """What to draw: of two graphs the second is what the first is compared with."""
     from dsv41c.compiler.draw import Drawing
-    from dsv41c.compiler.draw.around import around, focus_of
+    from dsv41c.compiler.draw.around import alike, around, focus_of
 
     views = arguments.format in VIEWS
-    level: Level = arguments.level or ("layer" if views or arguments.format in ("dot", "mermaid") else "op")
+    by_layer = views or len(sides) > 1 or arguments.format in ("dot", "mermaid")
+    level: Level = arguments.level or ("layer" if by_layer else "op")
     shown = asked = _selected(arguments.select, sides, "--select")
     focus, depth = None, arguments.depth
     if arguments.focus is not None:
@@ -97,6 +98,9 @@ def _drawing(arguments: Namespace, sides: list[Placed], overlay: Overlay | None)
             shown, depth = focused, 1 if depth is None else depth
     if depth is not None:
         shown = [around(side.graph, one, depth, level) for side, one in zip(sides, shown, strict=True) if one]
+    selected = [(side.graph, one) for side, one in zip(sides, shown, strict=True) if one]
+    if len(selected) > 1:
+        shown = [*alike(selected, level)]
     drawings = [
         Drawing(
             side.graph, one, side.devices, arguments.level, arguments.hide, side.facts, question, called=side.called

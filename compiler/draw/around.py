@@ -1,8 +1,11 @@
-"""`--focus` and `--depth`: one thing of a graph, and what is within so many steps of it, upstream and downstream."""
+"""`--focus` and `--depth`: one thing of a graph, and what is within so many steps of it, upstream and downstream.
+
+And the same part of two graphs, where they are compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -53,6 +56,24 @@ def around(graph: Graph, selection: Selection, depth: int, level: Level) -> Sele
     item = replace(selection.parts[0].item, before=0, after=0)
     shown, held = frozenset(ops), frozenset(kept & graph.values.keys())
     return Selection((Part(item, shown, held, shown, held),))
+
+
+def alike(sides: Sequence[tuple[Graph, Selection]], level: Level) -> list[Selection]:
+    """Selections of graphs that are compared, each with the rows and values of the others: what is drawn of one graph
+    alone is then in that graph alone, and not only in what was asked of it."""
+    values = {original(graph, value) for graph, one in sides for value in one.shown_values}
+    rows = {_row(graph.by_id[op], level) for graph, one in sides for op in one.shown_ops}
+    rows |= {_row(op, level) for graph, _ in sides for value in values for op in graph.producers.get(value, ())}
+    united = []
+    for graph, one in sides:
+        ops = frozenset(op.id for op in graph.ops if op.kind not in CARRIERS and _row(op, level) in rows)
+        part = Part(one.parts[0].item, ops, frozenset(values), ops, frozenset(values))
+        united.append(Selection((part,)))
+    return united
+
+
+def _row(op: Op, level: Level) -> str:
+    return op.id if level == "op" else group_of(op)
 
 
 def _whole(graph: Graph, ops: Iterable[str], level: Level) -> set[str]:

@@ -84,7 +84,9 @@ def _common(before: Side, after: Side) -> list[str]:
 
 def _rows_of_one(kind: Kind, side: Side, other: Side) -> Iterator[Change]:
     """Rows that only one side has, by device. What they make comes and goes with them and is not told apart."""
-    known = other.rows
+    known = set(other.rows)
+    if side.view.level == "op":  # a layer of which the other side draws no op is in its graph all the same
+        known |= {f"layers.{op.layer}" for op in other.graph.ops}
     by_device: dict[str, list[str]] = {}
     for row, item in side.rows.items():
         if row not in known and (item.parent is None or item.parent in known):

@@ -156,6 +156,29 @@ def test_a_selection_may_name_what_one_side_has(run):
     assert (neither.code, "DSV151" in neither.err, neither.out) == (2, True, "")
 
 
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        (("--select", "compress_kv@L6+"), {"compress_kv@L6, index_k@L6, topk@L6, made by layer 6"}),
+        (("--select", "+layers.7"), {"compress_kv@L6, index_k@L6, topk@L6, made by layer 6"}),
+        (("--select", "layers.7", "--depth", "1"), {"compress_kv@L6, index_k@L6, topk@L6, made by layer 6"}),
+        (("--select", "compress_kv@L6", "--level", "op"), {"layers.6.attn.compress on cpu:0"}),
+        (("--select", "candidates@L5+"), set()),
+    ],
+)
+def test_what_only_one_side_selects_is_not_told_as_added_or_removed(run, options, own):
+    """Layer 7 reads its KV from layer 5, and then from 6: other layers are near it, and all are in both graphs."""
+    sets = ("--set", "layers.kv_source_layers=[2, 5, 6]", "--set", "layers.index_source_layers=[2, 4, 5, 6, 7]")
+    sets += ("--set", "layers.candidate_source_layer=-1")
+    found = run("graph", "toy", *sets, "--compare", "toy", *options)
+    assert found.code == 0
+    assert set(re.findall(r"^added +(.*)", found.out, re.M)) == own
+    gone = re.findall(r"^removed +(.*)", found.out, re.M)
+    assert not [line for line in gone if "layer" in line.split(",")[0]]
+    for form in ("html", "svg"):
+        assert run("graph", "toy", *sets, "--compare", "toy", *options, "--format", form).code == 0
+
+
 @pytest.mark.parametrize("form", ["dot", "mermaid"])
 def test_formats_of_one_graph_say_where_to_go(run, form):
     refused = run("graph", "toy", "--compare", "toy", "--format", form)
