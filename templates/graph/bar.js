@@ -55,7 +55,7 @@ showMeasure();
 showNothing();
 redraw();
 begin();
-window.addEventListener("resize", begin);
+window.addEventListener("resize", () => eye.moved || begin()); // where a person looks, the view stays
 if (data.focus !== null) {
   const target = { [data.focus[0]]: data.focus[1] };
   if ("row" in target ? items.has(target.row) : states.has(target.state)) {

@@ -6,7 +6,7 @@ const svg = node("svg", { class: "graph", role: "group", "aria-label": `${data.n
 const layer = node("g", { class: "picture" });
 svg.append(layer, titles);
 stage.append(svg);
-const eye = { x: 0, y: 0, scale: 1 };
+const eye = { x: 0, y: 0, scale: 1, moved: false };
 let height = data.height;
 let chosen = null;
 let chosenWay = "";
@@ -19,6 +19,7 @@ function look() {
 function fit() {
   const { clientWidth, clientHeight } = stage;
   const whole = Math.min(clientWidth / data.width, clientHeight / height, 1.4);
+  eye.moved = false;
   eye.scale = Math.max(whole, 0.02);
   eye.x = (clientWidth - data.width * eye.scale) / 2;
   eye.y = Math.max(belowTitles(), (clientHeight - height * eye.scale) / 2);
@@ -45,6 +46,7 @@ function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
   eye.x = x - ((x - eye.x) * scale) / eye.scale;
   eye.y = y - ((y - eye.y) * scale) / eye.scale;
   eye.scale = scale;
+  eye.moved = true;
   look();
 }
 
@@ -168,6 +170,7 @@ function center(target) {
   eye.scale = scale;
   eye.x = within(frame.width / 2 - x * scale, frame.width, data.width);
   eye.y = within(frame.height / 2 - y * scale, frame.height, height);
+  eye.moved = true;
   look();
 }
 
@@ -219,15 +222,17 @@ window.addEventListener("pointermove", (event) => {
   held.moved ||= Math.hypot(event.clientX - held.from[0], event.clientY - held.from[1]) > 4;
   if (!held.moved) return;
   stage.classList.add("dragging");
-  Object.assign(eye, { x: event.clientX - held.x, y: event.clientY - held.y });
+  Object.assign(eye, { x: event.clientX - held.x, y: event.clientY - held.y, moved: true });
   look();
 });
 let dragged = false;
-window.addEventListener("pointerup", () => {
+function letGo() {
   dragged = held?.moved ?? false;
   held = null;
   stage.classList.remove("dragging");
-});
+}
+window.addEventListener("pointerup", letGo);
+window.addEventListener("pointercancel", letGo);
 stage.addEventListener("click", (event) => {
   if (dragged) return;
   if ("fold" in event.target.dataset) {

@@ -205,6 +205,16 @@ def test_wheel_and_drag_move_and_fit_brings_back(tab: Page, tmp_path: Path):
     for kind, x in (("mousePressed", 300), ("mouseMoved", 340), ("mouseReleased", 340)):
         tab.send("Input.dispatchMouseEvent", type=kind, x=x, y=300, button="left", buttons=1, clickCount=1)
     assert float(tab.js(where)[10:].split()[0]) == pytest.approx(float(zoomed[10:].split()[0]) + 40)
+    moved = tab.js(where)
+    tab.js("window.dispatchEvent(new Event('resize'))")
+    assert tab.js(where) == moved
+    for kind, x in (("mousePressed", 300), ("mouseMoved", 340)):
+        tab.send("Input.dispatchMouseEvent", type=kind, x=x, y=300, button="left", buttons=1, clickCount=1)
+    tab.js("window.dispatchEvent(new PointerEvent('pointercancel'))")
+    moved = tab.js(where)
+    for kind, x in (("mouseMoved", 400), ("mouseReleased", 400)):
+        tab.send("Input.dispatchMouseEvent", type=kind, x=x, y=300, button="left", clickCount=1)
+    assert tab.js(where) == moved
     tab.click("#fit")
     assert tab.js(where) == first
 
