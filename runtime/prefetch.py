@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dsv41c.kernels.reference.engram import DEAD, RowTable, engram_ids
 from dsv41c.kernels.step import Step
-from dsv41c.runtime.device.tensors import is_held
+from dsv41c.runtime.device.tensors import is_held, pinned
 from dsv41c.runtime.manifest import Manifest, OpEntry, weight_identifier
 from dsv41c.runtime.stages.crossing import Rows
 
@@ -82,7 +82,7 @@ class FetchedTable:
             self._fetched.expect(self._region, ids)
         rows = self._fetched.rows(self._region, ids.shape[0])
         assert rows.shape[:-1] == ids.shape, (rows.shape, ids.shape)
-        return rows.to(ids.device)
+        return pinned(rows).to(ids.device, non_blocking=True) if ids.device.type == "cuda" else rows.to(ids.device)
 
 
 class Prefetch:
