@@ -53,7 +53,8 @@ strict: `"3"` is no number.
         """
 The manifest names a value, op or weight that is not there, gives an op other ports than the catalogue does, lists a
 file that no plan has, or asks for state of a size that its own numbers do not give. A runtime that went on would fail
-in the middle of a request, or allocate what the machine does not have.
+in the middle of a request, or allocate what the machine does not have. `dsv41c graph` draws a plan from its `spec.yaml`,
+so there the manifest has to hold the ops and devices that this compiles to.
 
 **Way out**: compile the plan again.
 """,
@@ -79,7 +80,8 @@ plan was copied in part.
 The file's SHA-256 is not the one in the manifest. Hashes find accidents: a half-finished copy, an editor, a changed
 line ending. They are no protection against somebody who also changes the manifest; that is what DSV813 is for.
 
-**Way out**: compile the plan again, or pass `--allow-edited` if the edit is yours and you want to run it.
+**Way out**: compile the plan again, or pass `--allow-edited` if the edit is yours and you want to run it. To draw an
+edited `spec.yaml`, give the file in place of the folder.
 """,
     ),
     _code(
