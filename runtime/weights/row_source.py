@@ -186,7 +186,7 @@ class DiskRows:
     def read(self, ids: Tensor) -> Tensor:
         """The rows of ids [n]: `RowSource.read`."""
         rows = torch.empty(len(ids), self.width, dtype=torch.uint8)
-        into, numbers = rows.numpy().data.cast("B"), ids.tolist()
+        into, numbers = rows.view(-1).numpy().data, ids.tolist()
         if len(numbers) <= _ALONE:
             self._fill(into, 0, numbers)
         else:
