@@ -58,10 +58,11 @@ def offered(found: Sequence[Diagnostic], mended: Mended | None) -> tuple[Diagnos
     return tuple(each if each in gone else replace(each, fix=()) for each in found)
 
 
-def tell_others(loaded: Loaded, found: Sequence[Diagnostic], console: Console) -> None:
+def tell_others(loaded: Loaded, found: Sequence[Diagnostic], given: Sequence[str], console: Console) -> None:
     """Say of findings elsewhere (an override, a spec that is extended) that only what was given is mended."""
+    own = {loaded.file, *given}
     for each in found:
-        if any(edit.span.file != loaded.file for edit in each.fix):
+        if any(edit.span.file not in own for edit in each.fix):
             place, file = escape(str(each.span)), escape(loaded.file)
             console.say(f"{place}: {each.code} is not mended, since it is not in {file}")
 

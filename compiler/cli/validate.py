@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsv41c.compiler.cli import mending
@@ -51,11 +51,11 @@ def work(arguments: Namespace, console: Console) -> int:
     for each in judged:
         if not has_errors(each.found):
             console.say(f"{escape(each.loaded.file)}: ok")
-    shown = ordered(dict.fromkeys(finding for each in judged for finding in each.found))
+    shown = ordered(_findings_once(finding for each in judged for finding in each.found))
     sources = {file: text for each in judged for file, text in each.loaded.sources.items()}
     report = render(shown, sources, arguments.format, color=console.colored(sys.stderr if diffs else sys.stdout))
     if diffs:
-        mendable = sum(bool(finding.fix) for finding in shown)
+        mendable = sum(len(each.mended.gone) for each in judged if each.mended)
         way = "the diff shows how" if "-" in arguments.specs else "`--fix --write` does it"
         console.say(f"{report}{mendable} of {counted(len(shown), 'finding')} can be mended: {way}")
     console.result(diffs or report)
@@ -67,6 +67,15 @@ def _each_once(refs: Sequence[str]) -> list[str]:
     return list({ref if ref == "-" else os.path.realpath(ref): ref for ref in reversed(refs)}.values())[::-1]
 
 
+def _findings_once(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Each finding once: one about a spec that others extend is theirs too, and has its edits where it is mended."""
+    once: dict[Diagnostic, Diagnostic] = {}
+    for finding in found:
+        known = replace(finding, fix=())
+        once[known] = finding if finding.fix else once.get(known, finding)
+    return list(once.values())
+
+
 def _judge(ref: str, arguments: Namespace, console: Console, instead: str | None = None) -> _Judged:
     loaded, found = load_spec(ref, arguments, console, instead)
     text, mended = loaded.sources.get(loaded.file, ""), None
@@ -75,7 +84,7 @@ def _judge(ref: str, arguments: Namespace, console: Console, instead: str | None
     else:
         mended = mending.tried(ref, loaded, found, arguments, console) if instead is None else None
         if arguments.fix and instead is None:
-            mending.tell_others(loaded, found, console)
+            mending.tell_others(loaded, found, arguments.specs, console)
         found = mending.offered(found, mended)
     if not is_graph(text) and arguments.checkpoint is not None and not has_errors(found):
         found = (*found, *_weights(loaded, arguments.checkpoint, console))
@@ -87,12 +96,15 @@ def _written(judged: Sequence[_Judged], arguments: Namespace, console: Console) 
     for each in judged:
         if each.mended is not None:
             expect_writable(each.loaded.file)
-    left = []
-    for each in judged:
-        if each.mended is not None:
-            mending.write(each.loaded.file, each.mended, console)
-        left.append(each if each.mended is None else _judge(each.ref, arguments, console, each.mended.after))
-    return left
+    mended = [each for each in judged if each.mended is not None]
+    for each in mended:
+        assert each.mended is not None
+        mending.write(each.loaded.file, each.mended, console)
+    if not mended:
+        return list(judged)
+    # All of them anew: one may extend another.
+    texts = [each.mended.after if each.mended else each.loaded.sources.get(each.loaded.file) for each in judged]
+    return [_judge(each.ref, arguments, console, text) for each, text in zip(judged, texts, strict=True)]
 
 
 def _weights(loaded: Loaded, path: str, console: Console) -> tuple[Diagnostic, ...]:

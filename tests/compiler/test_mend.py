@@ -1,7 +1,6 @@
 """`validate --fix`: slips are mended byte for byte, decisions are left alone, nothing is written unless asked for."""
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -244,3 +243,26 @@ def test_other_forms_carry_only_edits_that_help(run, tmp_path: Path):
     assert ran.out.count('"text": "max_sessions"') == 1 and '"text": "topk"' not in ran.out
     compiled = run("compile", "a.yaml", "-o", "plan", "--json")
     assert '"text"' not in compiled.out  # nobody has tried them there
+
+
+def test_a_spec_and_what_it_extends_are_mended_together(run, tmp_path: Path):
+    texts = {
+        "base.yaml": "extends: toy\nruntime: {max_sessoins: 2}\n",
+        "a.yaml": "extends: ./base.yaml\nmodel: {n_layer: 8}\n",
+    }
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    shown = run("validate", "a.yaml", "base.yaml", "--fix", "--format", "concise")
+    assert shown.code == 1 and shown.out.count("@@") == 4
+    assert shown.err.count("DSV201") == 2 and "2 of 2 findings can be mended" in shown.err
+    assert "is not mended" not in shown.err
+    ran = run("validate", "a.yaml", "base.yaml", "--fix", "--write")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == "a.yaml: 1 finding mended\nbase.yaml: 1 finding mended\na.yaml: ok\nbase.yaml: ok\n"
+
+
+def test_as_many_can_be_mended_as_the_diff_mends(run, tmp_path: Path):
+    Path("a.yaml").write_text("extends: toy\nruntime: {max_sessoins: 2, max_sessoins: 3}\n")
+    ran = run("validate", "a.yaml", "--fix")
+    assert "+runtime: {max_sessions: 2, max_sessoins: 3}" in ran.out
+    assert "1 of 2 findings can be mended" in ran.err  # the key is not there twice any more
