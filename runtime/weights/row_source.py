@@ -130,7 +130,11 @@ class MappedRows:
         self.count, self.width = parts[0].header.shape[0], sum(part.width for part in parts)
         self._parts, self._files = tuple(parts), _Files(parts, checkpoint)
         self._read = 0
-        self._views = [self._mapped(part) for part in parts]
+        with warnings.catch_warnings():
+            # Torch warns, once, that the buffer is read-only. That is the point: nothing writes to weights. Later maps
+            # are made by any thread, which must not touch the filters of all.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            self._views = [self._mapped(part) for part in parts]
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows of ids [n]: `RowSource.read`."""
@@ -166,10 +170,7 @@ class MappedRows:
             raise self._files.unreadable(part, reason.lower()) from None
         if hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
-        with warnings.catch_warnings():
-            # Torch warns that the buffer is read-only. That is the point: nothing writes to weights.
-            warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            data = torch.frombuffer(mapped, dtype=torch.uint8, count=header.extent, offset=header.offset - first)
+        data = torch.frombuffer(mapped, dtype=torch.uint8, count=header.extent, offset=header.offset - first)
         return data.as_strided((self.count, part.width), (part.pitch, 1))
 
 
