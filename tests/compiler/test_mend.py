@@ -1,6 +1,7 @@
 """`validate --fix`: slips are mended byte for byte, decisions are left alone, nothing is written unless asked for."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest

@@ -53,8 +53,8 @@ strict: `"3"` is no number.
         """
 The manifest names a value, op or weight that is not there, gives an op other ports than the catalogue does, lists a
 file that no plan has, or asks for state of a size that its own numbers do not give. A runtime that went on would fail
-in the middle of a request, or allocate what the machine does not have. `dsv41c graph` draws a plan from its `spec.yaml`,
-so there the manifest has to hold the ops and devices that this compiles to.
+in the middle of a request, or allocate what the machine does not have. `dsv41c graph` draws a plan from its
+`spec.yaml`, so there the manifest has to hold the ops and devices that this compiles to.
 
 **Way out**: compile the plan again.
 """,
