@@ -32,8 +32,9 @@ from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.mapped import MappedFiles
 from dsv41c.runtime.weights.match import Binding, Matching, Stored, match
 from dsv41c.runtime.weights.parts import together
+from dsv41c.runtime.weights.row_form import TableForm
 from dsv41c.runtime.weights.row_source import Part, joined
-from dsv41c.runtime.weights.table import StoredTable, TableForm, stored_table
+from dsv41c.runtime.weights.table import StoredTable, stored_table
 from dsv41c.runtime.weights.values import DTYPES, decode, find_not_a_number, find_not_bf16
 
 # Up to so many bytes of expert scales are looked through for NaN at once (about a second); beyond, at first use.

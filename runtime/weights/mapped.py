@@ -82,9 +82,3 @@ class MappedFiles:
             return torch.frombuffer(
                 self._maps[header.file], dtype=torch.uint8, count=header.extent, offset=header.offset
             )
-
-    def expect_random_access(self, header: TensorHeader) -> None:
-        """Tell the system not to read ahead in a tensor's pages: rows of a table are far apart."""
-        first = header.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        if hasattr(mmap, "MADV_RANDOM") and header.size:
-            self._maps[header.file].madvise(mmap.MADV_RANDOM, first, header.offset + header.extent - first)

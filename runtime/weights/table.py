@@ -1,71 +1,20 @@
-"""Engram tables: rows read from where `engram.storage` has them, decoded and checked as they are asked for."""
+"""Engram tables: rows from where `engram.storage` has them, as they are asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.kernels.fusion import NATIVE_VARIANT
-from dsv41c.kernels.reference.encodings import Packed, dense
 from dsv41c.kernels.reference.engram import HeldTable, RowTable
 from dsv41c.runtime.manifest import EngramEntry, Manifest
 from dsv41c.runtime.memory import row_cache_bytes
 from dsv41c.runtime.weights.checkpoint import Checkpoint
-from dsv41c.runtime.weights.match import Stored
 from dsv41c.runtime.weights.row_cache import Lookups, RowCache
+from dsv41c.runtime.weights.row_form import RowForm, TableForm
 from dsv41c.runtime.weights.row_source import DiskRows, HostRows, MappedRows, Part, RowSource, pieces
-from dsv41c.runtime.weights.values import DTYPES, E8M0_NAN, HELP_DAMAGED
-
-HELP_ROUNDED = "export the table as BF16, or as the release stores it"
-
-
-class RowForm(Protocol):
-    """What a row's bytes mean."""
-
-    def values(self, ids: Tensor, raw: Tensor) -> Tensor:
-        """Rows uint8 [n, width] as f32 [n, head_dim], every value a bf16 one; `ids` [n] are told where one is damaged.
-
-        Raises UserFault where a row holds NaN (DSV730), or a float that is no bf16 value (DSV731).
-        """
-        ...
-
-
-class TableForm:
-    """Rows as safetensors hold them: E4M3 codes and then a scale for 32 of them, or floats."""
-
-    def __init__(self, stored: Stored, checkpoint: Checkpoint) -> None:
-        self.encoding = stored.encoding
-        self._stored = stored
-        self._checkpoint = checkpoint
-
-    def values(self, ids: Tensor, raw: Tensor) -> Tensor:
-        """The values of rows: `RowForm.values`."""
-        if self._stored.scale is None:
-            values = raw.view(DTYPES[self.encoding]).to(torch.float32)
-            self._refuse(ids, values.isnan(), "DSV730", "holds NaN")
-            self._refuse(ids, values.to(torch.bfloat16) != values, "DSV731", "holds a float that is no bf16 value")
-            return values
-        return dense(Packed(*self.packed(ids, raw), self.encoding), torch.float32)
-
-    def packed(self, ids: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """The codes and scales of rows of a table that has both. Raises as `values` does."""
-        width = self._stored.tensor.shape[1]
-        codes, scale = raw[:, :width], raw[:, width:]
-        self._refuse(ids, scale == E8M0_NAN, "DSV730", "has a scale of 255, the NaN of E8M0")
-        self._refuse(ids, (codes & 127) == 127, "DSV730", "holds the NaN of E4M3")
-        return codes, scale
-
-    def _refuse(self, ids: Tensor, bad: Tensor, code: str, text: str) -> None:
-        if bool(bad.any()):
-            row = int(ids[bad.any(dim=-1).nonzero()[0, 0]])
-            header = self._stored.tensor
-            help_text = HELP_DAMAGED if code == "DSV730" else HELP_ROUNDED
-            finding = Diagnostic(code, f"`{header.stored}` row {row} {text}", Span(header.file), help=help_text)
-            raise UserFault(self._checkpoint.located([finding]))
 
 
 class StoredTable:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.runtime.weights.checkpoint import Checkpoint
 from dsv41c.runtime.weights.gguf.decode import floats
 from dsv41c.runtime.weights.gguf.tensor import is_rounded
+from dsv41c.runtime.weights.row_form import refuse_rows
 from dsv41c.runtime.weights.shard import TensorHeader
-from dsv41c.runtime.weights.values import HELP_DAMAGED
 
 
 class BlockForm:
@@ -28,19 +27,8 @@ class BlockForm:
         """
         values = floats(raw, self._header.dtype)
         rounded = values.to(torch.bfloat16).to(torch.float32)
-        self._refuse(ids, ~values.isfinite(), "DSV730", "holds what is not finite", HELP_DAMAGED)
+        told = (self._header, self._checkpoint, ids)
+        refuse_rows(*told, ~values.isfinite(), "DSV730", "holds what is not finite")
         if not is_rounded(self._header):
-            text, help_text = (
-                "holds a float that is no bf16 value",
-                "export the table as BF16, or as the release stores it",
-            )
-            self._refuse(ids, rounded != values, "DSV731", text, help_text)
+            refuse_rows(*told, rounded != values, "DSV731", "holds a float that is no bf16 value")
         return rounded
-
-    def _refuse(self, ids: Tensor, bad: Tensor, code: str, text: str, help_text: str) -> None:
-        if bool(bad.any()):
-            row = int(ids[bad.any(dim=-1).nonzero()[0, 0]])
-            finding = Diagnostic(
-                code, f"`{self._header.stored}` row {row} {text}", Span(self._header.file), help=help_text
-            )
-            raise UserFault(self._checkpoint.located([finding]))
