@@ -131,8 +131,10 @@ def check(kind, positions, padding=0, *, shards=None, mailboxes=True, seed=1, wi
     return shards
 
 
-@pytest.mark.parametrize("kind", ["ffn", "attention_output"])
-@pytest.mark.parametrize(("positions", "padding"), [([17], 0), ([3, 0, 20], 1)])
+@pytest.mark.parametrize(
+    ("kind", "positions", "padding"),
+    [("ffn", [17], 0), ("ffn", [3], 1), ("attention_output", [17], 0), ("attention_output", [3, 0, 20], 1)],
+)
 def test_two_shards_are_one(kind, positions, padding):
     shards = check(kind, positions, padding)
     assert [int(number) for number in shards.sequences] == [1, 1]
@@ -148,7 +150,7 @@ def test_exchanges_follow_each_other_on_both_sides():
 def test_numbers_of_exchanges_may_wrap():
     shards = Shards(32 * WIDTHS.dim, first=2**31 - 2)
     for turn in range(2):
-        check("ffn", [5], shards=shards, seed=turn)
+        check("attention_output", [5], shards=shards, seed=turn)
 
 
 @pytest.mark.parametrize("kind", ["ffn", "attention_output"])
@@ -157,7 +159,7 @@ def test_without_mailboxes_shards_meet_in_the_collective(kind):
 
 
 def test_widths_that_fill_no_tile():
-    check("ffn", [4], widths=replace(WIDTHS, dim=96, inter=192, active=3))
+    check("ffn", [4], widths=replace(WIDTHS, dim=96, inter=192, experts=3, active=1))
 
 
 def test_another_number_of_processes_is_refused():
