@@ -2,36 +2,68 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.whole import permitted
+
+_HELP = "name a folder that is empty or does not exist yet, inside one that does"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder next to `out` to write into, which becomes `out` at the end; where that fails, nothing stays behind.
 
-    `out` is checked first: `expect_free`. Raises UserFault (DSV751) where the system refuses.
+    `out` is checked first: `expect_free`. Raises UserFault (DSV751) where the system refuses, and SystemExit where the
+    process is told to end.
     """
     expect_free(out)
     try:
         absolute = out.absolute()
-        beside = Path(tempfile.mkdtemp(prefix=f".{absolute.name}-", dir=absolute.parent))
-        try:
-            yield beside
-            beside.chmod(permitted(0o777))  # the temporary folder was for its maker alone
-            os.replace(beside, absolute)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        with _ends_as_exceptions():
+            beside = Path(tempfile.mkdtemp(prefix=f".{absolute.name}-", dir=absolute.parent))
+            try:
+                yield beside
+                beside.chmod(permitted(0o777))  # the temporary folder was for its maker alone
+                os.replace(beside, absolute)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
-        raise UserFault([_occupied(out, f"cannot be written: {reason}")]) from None
+        reason = str(getattr(error, "strerror", None) or error)
+        full = isinstance(error, OSError) and error.errno in _FULL
+        help_text = "make room, or name a folder on another disk" if full else _HELP
+        text = f"cannot be written: {reason[:1].lower()}{reason[1:]}"
+        raise UserFault([_occupied(out, text, help_text)]) from None
+
+
+@contextmanager
+def _ends_as_exceptions() -> Iterator[None]:
+    """SIGTERM and SIGHUP, where nobody else handles them, as SystemExit: by default a process leaves all as it is."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def expect_free(out: Path) -> None:
@@ -41,13 +73,12 @@ def expect_free(out: Path) -> None:
             raise UserFault([_occupied(out, f"cannot be made: there is no folder `{out.parent}`")])
         if os.path.lexists(out):
             if out.is_symlink() or not out.is_dir():
-                raise UserFault([_occupied(out, "is not a folder")])
+                raise UserFault([_occupied(out, "is a link" if out.is_symlink() else "is not a folder")])
             if any(out.iterdir()):
                 raise UserFault([_occupied(out, "is not empty")])
     except (OSError, ValueError) as error:
         raise UserFault([_occupied(out, f"cannot be read: {error}")]) from None
 
 
-def _occupied(out: Path, text: str) -> Diagnostic:
-    help_text = "name a folder that is empty or does not exist yet, inside one that does"
+def _occupied(out: Path, text: str, help_text: str = _HELP) -> Diagnostic:
     return Diagnostic("DSV751", f"`{out}` {text}", Span(str(out)), help=help_text)
