@@ -18,6 +18,7 @@ _EXPERT = re.compile(r"(layers\.\d+\..*?experts\.)(0|[1-9]\d{0,8})\.")
 
 _HELP_LAYERS = "correct the layer map of the spec, or use the checkpoint that belongs to it"
 _HELP_OTHER = "use the checkpoint that belongs to the spec"
+_HELP_NAMES = "use the checkpoint that belongs to the spec, or name its tensors in a way that is known here"
 _HELP = {
     "DSV722": "correct the width in the spec, or use the checkpoint that belongs to it",
     "DSV723": "correct the `weights` section of the spec, or export the tensor in an encoding that it takes",
@@ -88,6 +89,11 @@ def missing(
     wanted: dict[int | None, int] = {}
     for entry in entries:
         wanted[entry.layer] = wanted.get(entry.layer, 0) + entry.count
+    if len(absent) == sum(wanted.values()) and len(absent) > 1:  # another model, or names that nobody knows here
+        names = [name for _, name in absent]
+        text = f"none of the {len(names):,} tensors that the plan needs is in the checkpoint"
+        facts = (*_facts(names), ("tried", ", ".join(tried(names[0]))))
+        return [Diagnostic("DSV720", text, facts=facts, help=_HELP_NAMES)]
     found = []
     for numbers, names in _by_layers(name for _, name in absent):
         whole = bool(numbers) and len(names) == sum(wanted.get(layer, 0) for layer in numbers)

@@ -56,6 +56,14 @@ def test_missing_tensor_says_what_was_tried(judged):
     assert "language_model.model.head.weight" in dict(diagnostic.facts)["tried"]
 
 
+def test_a_checkpoint_that_has_nothing_of_the_plan_is_one_finding(judged, tiny_data):
+    """Another model's, or one whose names have a prefix that is unknown."""
+    changes = {name: None for name in tiny_data} | {f"module.{name}": each for name, each in tiny_data.items()}
+    first, second = judged(changes).diagnostics
+    assert first.code == "DSV720" and first.message.startswith("none of the 483 tensors that the plan needs")
+    assert second.code == "DSV721" and "module.layers.0." in second.message
+
+
 def test_layer_3_made_a_source(judged):
     """The checkpoint has no compressor there; one finding, led by the compressor."""
     diagnostic = one(judged(kv_source_layer_ids=[2, 3, 4, 6], index_source_layer_ids=[2, 3, 4, 6, 8]), "DSV720")
