@@ -19,6 +19,7 @@ from dsv41c.runtime.constants import make_constants
 from dsv41c.runtime.device.families import device_for, kernel_variants
 from dsv41c.runtime.device.tensors import integers
 from dsv41c.runtime.executor import Executor, LoadedPlan
+from dsv41c.runtime.faults.loading import expected_to_fit
 from dsv41c.runtime.faults.told import raise_told
 from dsv41c.runtime.faults.weights import unfit_weights
 from dsv41c.runtime.ledger import Ledger
@@ -75,14 +76,15 @@ class Steps:
             for place, name in _here(manifest, world).items()
         }
         places = {place: device.place for place, device in self.devices.items()}
-        if weights is None:
-            wanted = {name for used in used_by(manifest, self.layout, places).values() for name in used}
-            weights = load_weights(manifest, checkpoint, collectives.rank if collectives is not None else 0, wanted)
-        if check_finite:
-            raise_if(unfit_weights(manifest, weights))
-        constants = {name: weights[name] for name in _hash_constants(manifest) if name in weights}
-        self.weights = placed(weights, manifest, self.layout, places)
-        self.pools = Pools(manifest, {self.layout.devices[place]: device for place, device in places.items()})
+        with expected_to_fit(manifest.name):
+            if weights is None:
+                wanted = {name for used in used_by(manifest, self.layout, places).values() for name in used}
+                weights = load_weights(manifest, checkpoint, collectives.rank if collectives is not None else 0, wanted)
+            if check_finite:
+                raise_if(unfit_weights(manifest, weights))
+            constants = {name: weights[name] for name in _hash_constants(manifest) if name in weights}
+            self.weights = placed(weights, manifest, self.layout, places)
+            self.pools = Pools(manifest, {self.layout.devices[place]: device for place, device in places.items()})
         if checks:
             self.pools.ledger = Ledger(manifest, self.pools)
         eager, captured = kernel_variants(manifest, strict=strict)

@@ -20,6 +20,8 @@ The largest item says what to change. Experts and other weights shrink with more
 fewer sessions, a shorter context or `numerics.kv_cache: packed`, the work space with a smaller `runtime.prefill_chunk`,
 engram tables with another `engram.storage`. On unified memory, moving tables to the host makes no room.
 
+`run` says the same where memory ends while a plan's weights and state are put into it.
+
 **Way out:** change what is largest, or ask `--fit context` or `--fit sessions` for the largest that fits.
 """,
     ),
