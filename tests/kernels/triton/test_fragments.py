@@ -37,12 +37,12 @@ def product(weight, x, rows, warps, unroll):
     return out
 
 
-def check(weight, x, *tile):
+def check(weight, x, *tile, bound=1e-6):
     ours = product(weight, x, *tile)
     expected = x.double() @ dense(weight, torch.float64).T
     count = x.shape[0]
     error = ((ours[:count].double() - expected).norm(dim=0) / expected.norm(dim=0)).max()  # of a row
-    assert error <= 1e-6, error
+    assert error <= bound, error
     assert torch.equal(ours[count:], ours[count - 1].expand(8 - count, -1))
     return ours
 
@@ -75,6 +75,7 @@ def test_scales_near_and_far(byte):
     scale = make.integers(byte, byte + 6, *weight.scale.shape, dtype=torch.uint8)
     scale[1] = 127
     x = make.normal(4, 256, scale=2.0**-14, dtype=torch.bfloat16)
-    ours = check(weight._replace(scale=scale), x, 16, 2, 2)
+    bound = 4e-6 if byte == 0 else 1e-6  # f32 has 19 to 24 bits for sums under the smallest scales
+    ours = check(weight._replace(scale=scale), x, 16, 2, 2, bound=bound)
     assert ours.isfinite().all()
     assert ours[:, :32].any(0).all()

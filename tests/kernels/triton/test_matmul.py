@@ -63,5 +63,5 @@ def test_grouped_output(monkeypatch, stored, limit):
         activation_quant="none",
     )[0]  # fmt: skip
     expected = output(attended[None], wo_a, wo_b, groups=groups, activation_quant="none")[0]
-    error = (grouped_output(attended, wo_a, wo_b, groups).float() - exact).norm()
+    error = (grouped_output(attended, wo_a, wo_b, groups, attended.dtype).float() - exact).norm()
     assert error <= 1.2 * (expected.float() - exact).norm()
