@@ -42,10 +42,10 @@ def list_files(path: Path) -> Listing:
                 text = f"`{INDEX}` is no regular file, nor a link to one"
                 return Listing(path, findings=[Diagnostic("DSV705", text, Span(INDEX), help="fetch the index again")])
             files = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
-            return Listing(path, files) if files else _absent(path, "holds no .safetensors file")
+            return Listing(path, files) if files else _absent(path, "holds no .safetensors or .gguf file")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         return _absent(path, f"cannot be read: {getattr(error, 'strerror', None) or error}")
-    return _absent(path, "is neither a folder nor a .safetensors file" if path.exists() else "does not exist")
+    return _absent(path, "is neither a folder nor a .safetensors or .gguf file" if path.exists() else "does not exist")
 
 
 def _absent(path: Path, text: str) -> Listing:

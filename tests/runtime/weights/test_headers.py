@@ -237,6 +237,8 @@ def test_no_checkpoint(tmp_path, path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.txt").write_text("hello")
     assert found(tmp_path / path) == ["DSV700"]
+    if path in ("empty", "text.txt"):  # what else would have done
+        assert ".safetensors or .gguf file" in read_checkpoint(tmp_path / path).diagnostics[0].message
 
 
 def test_a_pipe_does_not_hang(tmp_path):
