@@ -17,6 +17,7 @@ from dsv41c.compiler.cli.console import Console
 from dsv41c.compiler.cli.faults import FAILED, show
 from dsv41c.compiler.cli.files import expect_plan, expect_writable, read_text
 from dsv41c.compiler.cli.parsing import UsageError
+from dsv41c.diagnostics import UserFault, has_errors
 from dsv41c.words import counted
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def work(arguments: Namespace, console: Console) -> int:
     plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
     show(console, plan.warnings)
     options, checkpoint, prompt = _options(arguments, console), Path(arguments.checkpoint), _prompt(arguments)
+    _expect_model(Path(arguments.plan), checkpoint)
     if processes() > 1:
         if options.states_out is not None or options.compare:
             raise UsageError("`--states-out` and `--compare` look at every stage; run the plan in one process for them")
@@ -57,6 +59,23 @@ def work(arguments: Namespace, console: Console) -> int:
                 return _told_foreign(console, result)  # of its own stages
             return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options, world=world))
     return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options))
+
+
+def _expect_model(plan: Path, checkpoint: Path) -> None:
+    """Raise the finding (DSV771) where a GGUF checkpoint says of its model what the plan's spec does not."""
+    from dsv41c.runtime.weights.gguf.files import is_gguf
+
+    if not is_gguf(checkpoint):
+        return
+    from dsv41c.compiler.importing import other_model
+    from dsv41c.compiler.spec import load
+    from dsv41c.runtime.weights.headers import read_checkpoint
+
+    spec, found = load(str(plan / "spec.yaml")).spec, read_checkpoint(checkpoint)
+    if spec is not None and not has_errors(found.diagnostics):  # else loading tells
+        findings = other_model(spec, found)
+        if findings:
+            raise UserFault(findings)
 
 
 def _run(arguments: Namespace, console: Console, run: Callable[..., RunResult]) -> int:

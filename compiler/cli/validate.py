@@ -110,6 +110,7 @@ def _written(judged: Sequence[_Judged], arguments: Namespace, console: Console) 
 def _weights(loaded: Loaded, path: str, console: Console) -> tuple[Diagnostic, ...]:
     """What does not fit between a spec and a checkpoint."""
     from dsv41c.compiler import compile_spec
+    from dsv41c.compiler.importing import other_model
     from dsv41c.runtime.weights.headers import read_checkpoint
     from dsv41c.runtime.weights.match import match
 
@@ -126,4 +127,6 @@ def _weights(loaded: Loaded, path: str, console: Console) -> tuple[Diagnostic, .
         unused = f", {matching.unused_count} of parts that the text model does not use" if matching.unused else ""
         counts = f"{counted(len(checkpoint.tensors), 'tensor')} for {counted(len(matching.bindings), 'weight')}"
         console.say(f"{escape(str(path))}: {counts}{unused}")
+        assert loaded.spec is not None, "it was compiled"
+        return (*matching.diagnostics, *other_model(loaded.spec, checkpoint))
     return matching.diagnostics

@@ -138,4 +138,17 @@ Here these disagree with the names or with what the parts hold, as when parts of
 **Way out**: fetch all parts of one revision.
 """,
     ),
+    _code(
+        "DSV771",
+        "gguf-other-model",
+        "a GGUF file says of its model what the spec does not",
+        """
+A GGUF file tells its whole model in keys: widths, layers, sources, rope, clamps, routing. Where tensors fit all the
+same, a value that differs runs, and every number is wrong from there on. So the keys are held to the spec, in
+`validate --checkpoint` and in `run`. Left out are the context length, draft layers, and where tables are kept.
+
+**Way out**: `dsv41c import FILE.gguf` gives the spec that the file tells. If yours is right, the file is of another
+model.
+""",
+    ),
 )

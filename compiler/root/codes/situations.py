@@ -139,6 +139,7 @@ _WEIGHTS = {
     "DSV768": ("a file with `output_hc_base.weight`", "without tensors of the older architecture"),
     "DSV769": ("`tokenizer.ggml.pre` with a name that is unknown here", "`joyai-llm`; or `--ids` instead of text"),
     "DSV770": ("part 1 of 2 beside part 2 of an export in 3", "both of one export"),
+    "DSV771": ("`swiglu_clamp_exp` of 7 in the file, `moe.swiglu_limit` of 10 in the spec", "of 10 in both"),
 }
 _PLANS = {
     "DSV801": ("dsv41c inspect .", "dsv41c inspect toy.plan"),

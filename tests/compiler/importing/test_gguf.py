@@ -9,7 +9,8 @@ import pytest
 from golden_tiny import plan
 
 from dsv41c.compiler.cli import main
-from dsv41c.compiler.importing import import_config, import_gguf
+from dsv41c.compiler.importing import import_config, import_gguf, other_model
+from dsv41c.compiler.spec import load
 from dsv41c.runtime.weights.gguf.config import roundest_start
 from dsv41c.runtime.weights.headers import read_checkpoint
 from dsv41c.runtime.weights.match import match
@@ -165,3 +166,33 @@ def test_values_of_any_kind_are_judged(family, tmp_path):
         assert result.text is not None or result.diagnostics
         assert all(finding.message.isprintable() for finding in result.diagnostics)
         match(plan().manifest, read_checkpoint(file))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "path"),
+    [
+        ("rope.freq_base", 20000.0, "rope.theta"),
+        ("attention.layer_norm_rms_epsilon", 1e-6, "model.norm_eps"),
+        ("expert_weights_scale", 2.0, "moe.route_scale"),
+        ("attention.sliding_window", 8, "attention.window_size"),
+        ("rope.scaling.yarn_beta_fast", 16.0, "rope.yarn"),
+    ],
+)
+def test_keys_that_contradict_the_spec_are_told(key, value, path, tensors, tmp_path, capsys):
+    spec, keys = tmp_path / "spec.yaml", made.keys("b")
+    spec.write_text(import_config(str(CONFIG)).text)
+    assert key in keys
+    file = made.write(tmp_path / "x.gguf", tensors["b"], {**keys, key: value})
+    assert main(["validate", str(spec), "--checkpoint", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("DSV771") == 2 and f"{path}: " in said, said  # the finding, and the way to its page
+    assert main(["compile", str(spec), "-o", str(tmp_path / "plan")]) == 0
+    assert main(["run", str(tmp_path / "plan"), "--checkpoint", str(file), "--ids", "1,2", "-n", "1"]) == 1
+    assert "DSV771" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", made.FAMILIES)
+def test_every_family_tells_the_model_of_the_config(family, tensors, tmp_path):
+    (tmp_path / "spec.yaml").write_text(import_config(str(CONFIG)).text)
+    file = made.write(tmp_path / "x.gguf", tensors[family], made.keys(family))
+    assert other_model(load(str(tmp_path / "spec.yaml")).spec, read_checkpoint(file)) == ()

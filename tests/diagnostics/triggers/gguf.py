@@ -1,8 +1,10 @@
-"""What sets off each code of GGUF checkpoints (760 to 770), and the same mended."""
+"""What sets off each code of GGUF checkpoints (760 to 771), and the same mended."""
 
 import gguf_made as made
 import numpy as np
 
+from dsv41c.compiler.importing import import_config, other_model
+from dsv41c.compiler.spec import load
 from dsv41c.runtime.text import load_tokenizer
 from dsv41c.runtime.weights.headers import read_checkpoint
 
@@ -69,6 +71,19 @@ def _split(count):
     return trigger
 
 
+def _other(clamp):
+    """A whole file beside the spec of the golden checkpoint, with a clamp of its own."""
+
+    def trigger(path):
+        keys = made.keys("b") | {"swiglu_clamp_exp": made.Array("f32", [clamp] * 10)}
+        keys |= {"swiglu_clamp_shexp": made.Array("f32", [clamp] * 10)}
+        (path / "spec.yaml").write_text(import_config(str(made.TINY / "config.json")).text)
+        file = made.write(path / "model.gguf", made.tensors("b"), keys)
+        return other_model(load(str(path / "spec.yaml")).spec, read_checkpoint(file))
+
+    return trigger
+
+
 TRIGGERS = {
     "DSV760": (_bytes(b"GGUF\0\0\0\3"), _bytes(b"GGUF\3\0\0\0")),
     "DSV761": (_file(arch="deepseek4"), _file()),
@@ -87,4 +102,5 @@ TRIGGERS = {
     "DSV768": (_file({**ONE, "output_hc_base.weight": EMBED}), _file()),
     "DSV769": (_tokens(pre="a-rule-of-tomorrow"), _tokens(pre="default")),
     "DSV770": (_split(3), _split(None)),
+    "DSV771": (_other(7.0), _other(2.0)),
 }
