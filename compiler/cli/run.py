@@ -49,7 +49,7 @@ def work(arguments: Namespace, console: Console) -> int:
     plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
     show(console, plan.warnings)
     options, checkpoint, prompt = _options(arguments, console), Path(arguments.checkpoint), _prompt(arguments)
-    _expect_model(Path(arguments.plan), checkpoint)
+    _expect_model(Path(arguments.plan), checkpoint, console)
     if processes() > 1:
         if options.states_out is not None or options.compare:
             raise UsageError("`--states-out` and `--compare` look at every stage; run the plan in one process for them")
@@ -61,21 +61,23 @@ def work(arguments: Namespace, console: Console) -> int:
     return _run(arguments, console, partial(run_plan, plan, checkpoint, prompt, options))
 
 
-def _expect_model(plan: Path, checkpoint: Path) -> None:
-    """Raise the finding (DSV771) where a GGUF checkpoint says of its model what the plan's spec does not."""
-    from dsv41c.runtime.weights.gguf.files import is_gguf
-
-    if not is_gguf(checkpoint):
-        return
+def _expect_model(plan: Path, checkpoint: Path, console: Console) -> None:
+    """Tell where a checkpoint says of its model what the plan's spec does not; raise it where that is an error."""
     from dsv41c.compiler.importing import other_model
     from dsv41c.compiler.spec import load
+    from dsv41c.runtime.weights.gguf.files import is_gguf
     from dsv41c.runtime.weights.headers import read_checkpoint
 
+    if not is_gguf(checkpoint) and not (checkpoint / "config.json").is_file():
+        return
     spec, found = load(str(plan / "spec.yaml")).spec, read_checkpoint(checkpoint)
-    if spec is not None and not has_errors(found.diagnostics):  # else loading tells
-        findings = other_model(spec, found)
-        if findings:
-            raise UserFault(findings)
+    if spec is None or has_errors(found.diagnostics):  # loading tells
+        return
+    findings = other_model(spec, found)
+    if has_errors(findings):
+        raise UserFault(findings)
+    if os.environ.get("RANK", "0") == "0":  # the first process speaks for all
+        show(console, findings)
 
 
 def _run(arguments: Namespace, console: Console, run: Callable[..., RunResult]) -> int:

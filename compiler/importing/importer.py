@@ -71,6 +71,15 @@ def import_config(path: str, *, name: str = NAME, stdin: Stdin | None = None) ->
     return Imported(text, ordered(sink), sources)
 
 
+def told(path: str, name: str, sink: Sink) -> Spec | None:
+    """The spec that a config in a file stands for; None where it cannot be read, or stands for none."""
+    try:
+        document = parse(read_file(path, path)[: MAX_BYTES + 1], path)
+    except UserFault:
+        return None
+    return spec_of(document.root, name, sink)
+
+
 def _in_terms_of_configs(finding: Diagnostic, path: str, text: str | None) -> Diagnostic:
     """What reading any text found, said of a config: configs are JSON, also where they are read as YAML."""
     if text is None:

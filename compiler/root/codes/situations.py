@@ -119,6 +119,7 @@ _WEIGHTS = {
     "DSV731": ("an F32 matrix with 1.0000001 in it, under `numerics.compute: bf16`", "`numerics.compute: f32`"),
     "DSV732": ("a shard that is still being written", "the shard when the download has ended"),
     "DSV733": ("a shard that is fetched again while `run` reads its table", "the shard left alone meanwhile"),
+    "DSV734": ("`swiglu_limit` of 7 in config.json, `moe.swiglu_limit` of 2 in the spec", "of 2 in both"),
     "DSV740": ("a tokenizer of 512 ids for a model of 500", "the tokenizer of the checkpoint"),
     "DSV741": ("`engram.compressed_vocab_size: 400` for a tokenizer with 426 distinct keys", "426"),
     "DSV750": ("dsv41c synth toy -o small.checkpoint --max-bytes 100", "dsv41c synth toy -o small.checkpoint"),

@@ -315,6 +315,23 @@ may not be there any more.
     ),
 )
 
+_CONFIG = (
+    _code(
+        "DSV734",
+        "config-other-model",
+        "a checkpoint's config.json says of its model what the spec does not",
+        """
+The tensors fit, and beside them lies a config.json that tells another model: another clamp, rope, epsilon, source
+layer. Where that is a slip, everything runs and every number is wrong. It is a warning, since a spec may differ on
+purpose. Left out are the context length, draft layers, and where tables are kept. A config.json that does not tell its
+whole model is not held to anything.
+
+**Way out**: `dsv41c import DIR/config.json` gives the spec that the checkpoint tells.
+""",
+        "warning",
+    ),
+)
+
 _TABLES = (
     _code(
         "DSV733",
@@ -359,4 +376,4 @@ enters the hash constants, so a single difference moves every row of the tables.
     ),
 )
 
-CODES: tuple[Code, ...] = (*_FILES, *_MATCH, *_VALUES, *_TABLES, *_TOKENIZER)
+CODES: tuple[Code, ...] = (*_FILES, *_MATCH, *_VALUES, *_CONFIG, *_TABLES, *_TOKENIZER)

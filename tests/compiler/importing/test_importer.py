@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsv41c.compiler.cli import main
 from dsv41c.compiler.importing import Imported, import_config, keys
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic, has_errors
@@ -421,3 +422,16 @@ def test_a_list_of_model_types_is_no_model_type(tmp_path):
     config = json.loads(TINY.read_text()) | {"model_type": ["deepseek_v41"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "DSV230" in [each.code for each in import_config(tmp_path / "config.json").diagnostics]
+
+
+def test_a_config_beside_weights_is_held_to_the_spec(tmp_path, capsys):
+    """A warning: a spec may differ on purpose. `run` says it too, and goes on."""
+    (tmp_path / "spec.yaml").write_text(import_config(str(TINY)).text or "")
+    validate = ["validate", str(tmp_path / "spec.yaml"), "--checkpoint", str(TINY.parent)]
+    assert main(validate) == 0 and "DSV734" not in capsys.readouterr().out
+    for value, path in (("rope.theta=5000", "rope.theta: 5000"), ("moe.swiglu_limit=0", "moe.swiglu_limit: 0")):
+        assert main([*validate, "--set", value]) == 0
+        assert f"{path}" in capsys.readouterr().out
+    assert main(["compile", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "plan"), "--set", "rope.theta=5000"]) == 0
+    assert main(["run", str(tmp_path / "plan"), "--checkpoint", str(TINY.parent), "--ids", "1,2", "-n", "1"]) == 0
+    assert "DSV734" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """What sets off each code of checkpoints (7xx), and the same mended."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import hand_made as plans
 import torch
 from tokenizers import Tokenizer
 
+from dsv41c.compiler.importing import import_config, other_model
+from dsv41c.compiler.spec import load
 from dsv41c.runtime.synth import synth
 from dsv41c.runtime.token_map import token_map
 from dsv41c.runtime.weights.bind import bind
@@ -137,6 +140,27 @@ _WHOLE = _bound({WEIGHT: CODES, SCALE: SCALES})
 _PLAIN = ("BF16", [64, 64], b"\0" * 8192)
 _INDEXED = _files({"a": ONE}, index={"0.safetensors": ["a"]})
 
+
+def _clamp(value):
+    """The golden checkpoint's spec, and one whose config.json has a clamp of its own."""
+
+    def trigger(path):
+        config = json.loads((TINY / "config.json").read_text())
+        (path / "spec.yaml").write_text(import_config(str(TINY / "config.json")).text)
+        for file in TINY.iterdir():
+            (path / file.name).symlink_to(file)
+        (path / "config.json").unlink()
+        (path / "config.json").write_text(json.dumps(_changed(config, value)))
+        return other_model(load(str(path / "spec.yaml")).spec, read_checkpoint(path))
+
+    return trigger
+
+
+def _changed(config, value):
+    inner = {"text_config": _changed(config["text_config"], value)} if "text_config" in config else {}
+    return {**config, **inner, **({"swiglu_limit": value} if "swiglu_limit" in config else {})}
+
+
 TRIGGERS = {
     "DSV700": (lambda path: _headers(path / "nothing"), _INDEXED),
     "DSV701": (_raw(b"<html>not a checkpoint</html>" * 1000), _entry(8)),
@@ -170,6 +194,7 @@ TRIGGERS = {
     ),
     "DSV732": (_cut(100), _cut(None)),
     "DSV733": (_table(16), _table(None)),
+    "DSV734": (_clamp(7.0), _clamp(2.0)),
     "DSV740": (_tokens(500, None), _tokens(512, None)),
     "DSV741": (_tokens(512, 400), _tokens(512, 426)),
     "DSV750": (_synth(_plan(), max_bytes=100), _synth(_plan())),

@@ -201,9 +201,13 @@ def killed(members: list[subprocess.Popen[str]], rank: int) -> list[str]:
 
 
 def port_of(member: subprocess.Popen[str]) -> str:
-    """The port over which a process meets the others."""
-    variables = Path(f"/proc/{member.pid}/environ").read_bytes().split(b"\0")
-    return next(item.removeprefix(b"MASTER_PORT=").decode() for item in variables if item.startswith(b"MASTER_PORT="))
+    """The port over which a process meets the others; its variables are there once its program has begun."""
+    while member.poll() is None:
+        for item in Path(f"/proc/{member.pid}/environ").read_bytes().split(b"\0"):
+            if item.startswith(b"MASTER_PORT="):
+                return item.removeprefix(b"MASTER_PORT=").decode()
+        time.sleep(0.01)
+    raise AssertionError(member.communicate())
 
 
 def _in_step(process: int) -> bool:
