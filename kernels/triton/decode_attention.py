@@ -13,11 +13,10 @@ from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import attention
 from dsv41c.kernels.triton.decode_input import SublayerInput
 from dsv41c.kernels.triton.exchange import exchange
-from dsv41c.kernels.triton.launch import Tile, assembly, language_type, power, scales, tile8, vector_block, words
+from dsv41c.kernels.triton.launch import assembly, language_type, power, scales, tile8, vector_block, words
 from dsv41c.kernels.triton.target import AMD_SHARED, shared_memory
 
 _HEADS = 16  # heads of a program, the fewest that a matrix product takes
-_OF_HALF = Tile(2, 16, 16)  # wo_b of one of two shards, for one session
 
 
 def attention_input(
@@ -178,7 +177,7 @@ def attention_output(
     )
     target = torch.empty_like(streams)
     count, dim = streams.shape[2:]
-    tile = _OF_HALF if width == 4096 and block == 1 and dim % _OF_HALF.rows == 0 else tile8(width, dim, tokens=block)
+    tile = tile8(width, dim, tokens=block, launch="wo_b")
     attention.output_rows[dim // tile.rows, -(-batch // block)](
         words(output_wo_b.codes),
         scales(output_wo_b),

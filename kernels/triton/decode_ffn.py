@@ -14,7 +14,6 @@ from dsv41c.kernels.triton import experts
 from dsv41c.kernels.triton.decode_input import SublayerInput
 from dsv41c.kernels.triton.exchange import exchange
 from dsv41c.kernels.triton.launch import (
-    Tile,
     assembly,
     counters,
     language_type,
@@ -28,7 +27,6 @@ from dsv41c.kernels.triton.launch import (
 )
 from dsv41c.kernels.triton.matmul import vendor_product
 
-_ROUTE = Tile(2, 32, 5, 2)  # of the shared expert's w1 and w3 beside the router, for one session
 _HEAD_PRODUCT = 4  # sessions from which on the library's matrix product reads the head faster
 
 
@@ -163,11 +161,9 @@ def _route(given: SublayerInput, gate: Tensor, bias: Tensor, w1: Packed, w3: Pac
         torch.empty(batch, inter, dtype=torch.float16 if batch == 1 else given.normed.dtype, device=device),
     )
     block, limit = vector_block(batch), attrs["shared_expert_limit"]
-    tile = tile8(dim, inter, tokens=block)
+    tile = tile8(dim, inter, tokens=block, launch="route")
     if batch > 1:  # `rows8_pair` halves the warps
         tile = tile._replace(warps=max(2, tile.warps), units=4 * max(2, tile.warps))
-    elif dim == 5120 and inter % 2 == 0:
-        tile = _ROUTE
     experts.route_rows[-(-batch // block) * (count + inter // tile.rows),](
         gate,
         bias,

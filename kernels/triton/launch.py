@@ -52,13 +52,17 @@ _BATCHED8 = {
 _TILES4 = {5120: Tile(1, 32, 5), 6912: Tile(1, 32, 7), 13824: Tile(1, 32, 14)}
 
 
-def tile8(columns: int, *counts: int, tokens: int = 1, warps: int = 32) -> Tile:
+# For one vector, launches that do best with another one: wo_b of one of two shards; w1 and w3 beside the router.
+_TILES8_OF = {("wo_b", 4096): Tile(2, 16, 16), ("route", 5120): Tile(2, 32, 5, 2)}
+
+
+def tile8(columns: int, *counts: int, tokens: int = 1, warps: int = 32, launch: str = "") -> Tile:
     """The tile of an E4M3 matrix by its columns; as many rows as divide every one of `counts`, rows of a launch.
 
-    For several tokens to a program it has at most `warps`.
+    For several tokens to a program it has at most `warps`. `launch` is one that may have a tile of its own.
     """
     if tokens == 1:
-        return _fitting(_TILES8.get(columns), columns // 16, counts)
+        return _fitting(_TILES8_OF.get((launch, columns), _TILES8.get(columns)), columns // 16, counts)
     steps = -(-columns // 64)
     known = _BATCHED8.get(columns, _batched(min(8, _power(steps)), 1 + (steps > 8)))
     return _fitting(_batched(min(warps, known.warps), known.unroll), 0, counts)

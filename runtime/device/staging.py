@@ -13,8 +13,9 @@ _PLACES, _BYTES = 32, 4096
 class Staging:
     """Pinned memory in places that are used in turn; one is free again when the copy from it is done.
 
-    A copy from memory that is not pinned may wait for all earlier work of the stream, one from pinned memory begins
-    later: a step on a GPU that had nothing to do took 0.3 ms longer. So pinned memory is for a GPU that is at work.
+    A copy from memory that is not pinned may wait for all earlier work of the stream. So pinned memory is for a GPU
+    that is at work. One that has nothing to do takes things as they are: with every copy pinned, a step of one session
+    was 0.4 ms longer.
     """
 
     def __init__(self) -> None:

@@ -17,15 +17,8 @@ python=${PYTHON:-python3}
 spec=${SPEC:-deepseek-v4.1-flash}
 target=${TARGET:-cuda}
 
-# The tree as an installed package, through links.
-view=$(mktemp -d)
-trap 'rm -rf "$view"' EXIT
-mkdir "$view/dsv41c"
-ln -s "$PWD"/compiler/root/* "$view/dsv41c/"
-for folder in compiler kernels runtime specs templates; do
-  ln -s "$PWD/$folder" "$view/dsv41c/$folder"
-done
-export PYTHONPATH="$view${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+. tests/view.sh
+export PYTHONUNBUFFERED=1
 
 if [ "$spec" = deepseek-v4.1-flash ]; then
   sets=(--set runtime.max_context=131072 --set runtime.max_sessions=8 --set "runtime.decode_buckets=[1,8]"

@@ -17,15 +17,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON:-python3}
 spec=${SPEC:-deepseek-v4.1-flash}
 
-# The tree as an installed package, through links.
-view=$(mktemp -d)
-trap 'rm -rf "$view"' EXIT
-mkdir "$view/dsv41c"
-ln -s "$PWD"/compiler/root/* "$view/dsv41c/"
-for folder in compiler kernels runtime specs templates; do
-  ln -s "$PWD/$folder" "$view/dsv41c/$folder"
-done
-export PYTHONPATH="$view${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
+. tests/view.sh
+export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 commit=${COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
 
 compile() {  # NAME, changes

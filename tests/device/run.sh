@@ -4,13 +4,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON:-python3}
-view=$(mktemp -d)
-trap 'rm -rf "$view"' EXIT
-mkdir "$view/dsv41c"
-ln -s "$PWD"/compiler/root/* "$view/dsv41c/"
-for folder in compiler kernels runtime specs templates; do
-  ln -s "$PWD/$folder" "$view/dsv41c/$folder"
-done
-export PYTHONPATH="$view${PYTHONPATH:+:$PYTHONPATH}"
+. tests/view.sh
 "$python" -c "import torch; print('torch', torch.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else 'no GPU')"
 "$python" -m pytest tests/device -q -p no:cacheprovider "$@"

@@ -63,6 +63,7 @@ def play(job: Job, collectives: Collectives | None = None) -> Result:
     """A job's scene on an engine of its own; without a scene, the logits of its `ids`, half fed and half decoded."""
     torch.set_num_threads(1)
     plan = load_plan(Path(job["plan"]))
+    assert collectives is None or collectives.mailboxes(8) is None, "CPUs do not write into each other's memory"
     running = Engine(plan, job["checkpoint"], strict="strict" in job, collectives=collectives)
     if "scene" in job:
         return {"story": story, "sublayers": sublayers}[job["scene"]](running)
