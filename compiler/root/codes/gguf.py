@@ -1,4 +1,4 @@
-"""Codes 760 to 770: GGUF checkpoints. No spec shows them, so each has a trigger in the tests instead of examples."""
+"""Codes 760 to 771: GGUF checkpoints. No spec shows them, so each has a trigger in the tests instead of examples."""
 
 from __future__ import annotations
 
