@@ -16,19 +16,22 @@ from typing import NoReturn
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.whole import permitted
+from dsv41c.words import size
 
 _HELP = "name a folder that is empty or does not exist yet, inside one that does"
+_ROOM = "make room, or name a folder on another disk"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path, needed: int = 0) -> Iterator[Path]:
     """A folder next to `out` to write into, which becomes `out` at the end; where that fails, nothing stays behind.
 
-    `out` is checked first: `expect_free`. Raises UserFault (DSV751) where the system refuses, and SystemExit where the
-    process is told to end.
+    `out` is checked first: `expect_free`, and room for the `needed` bytes that are to be written. Raises UserFault
+    (DSV751) where the system refuses or has no room, and SystemExit where the process is told to end.
     """
     expect_free(out)
+    _expect_room(out, needed)
     try:
         absolute = out.absolute()
         with _ends_as_exceptions():
@@ -42,7 +45,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = str(getattr(error, "strerror", None) or error)
         full = isinstance(error, OSError) and error.errno in _FULL
-        help_text = "make room, or name a folder on another disk" if full else _HELP
+        help_text = _ROOM if full else _HELP
         text = f"cannot be written: {reason[:1].lower()}{reason[1:]}"
         raise UserFault([_occupied(out, text, help_text)]) from None
 
@@ -78,6 +81,16 @@ def expect_free(out: Path) -> None:
                 raise UserFault([_occupied(out, "is not empty")])
     except (OSError, ValueError) as error:
         raise UserFault([_occupied(out, f"cannot be read: {error}")]) from None
+
+
+def _expect_room(out: Path, needed: int) -> None:
+    try:
+        free = shutil.disk_usage(out.absolute().parent).free
+    except OSError:
+        return  # writing will tell
+    if needed > free:
+        text = f"cannot be written: it takes {size(needed)} and the disk has {size(free)} free"
+        raise UserFault([_occupied(out, text, _ROOM)])
 
 
 def _occupied(out: Path, text: str, help_text: str = _HELP) -> Diagnostic:

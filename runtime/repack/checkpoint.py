@@ -26,7 +26,6 @@ from dsv41c.runtime.weights.headers import Checkpoint, read_checkpoint
 from dsv41c.runtime.weights.index import INDEX
 from dsv41c.runtime.weights.match import Matching, match
 from dsv41c.runtime.weights.variants import NIBBLES
-from dsv41c.words import size
 
 # What lies beside the tensors and says what they are.
 COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
@@ -77,8 +76,7 @@ def repack(
     declared = declarations(experts)
     listed = files(outputs(matching, found, experts, tables), declared, shard_bytes)
     total = sum(output.size for file in listed for output in file.tensors)
-    _expect_room(out, total + sum(len(file.header) for file in listed))
-    with new_folder(out) as folder:
+    with new_folder(out, total + sum(len(file.header) for file in listed)) as folder:
         _write(folder, listed, found, lambda done: tell("writing", done, total))
         (folder / INDEX).write_text(index_text(listed, declared), encoding="utf-8", newline="\n")
         for name in COPIED:
@@ -104,18 +102,6 @@ def _matching(manifest: Manifest, found: Checkpoint) -> Matching:
 def _no_safetensors(found: Checkpoint) -> Diagnostic:
     text = f"`{found.path}` is a GGUF file, and only checkpoints of safetensors are repacked"
     return Diagnostic("DSV755", text, Span(str(found.path)), help="run the plan on the file as it is")
-
-
-def _expect_room(out: Path, needed: int) -> None:
-    try:
-        free = shutil.disk_usage(out.absolute().parent).free
-    except OSError:
-        return  # writing will tell
-    if needed > free:
-        text = f"`{out}` cannot be written: it takes {size(needed)} and the disk has {size(free)} free"
-        raise UserFault(
-            [Diagnostic("DSV751", text, Span(str(out)), help="make room, or name a folder on another disk")]
-        )
 
 
 def _write(folder: Path, listed: list[OutputFile], found: Checkpoint, tell: Callable[[int], None]) -> None:

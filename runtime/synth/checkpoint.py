@@ -44,7 +44,7 @@ def synth(
 
     `config` is written as config.json; `progress` is told bytes done and in all. `out_dir` must be absent or empty: it
     appears when everything is written, and nothing stays behind on failure. Raises UserFault: DSV750 (over
-    `max_bytes`), DSV751 (occupied or unwritable), DSV752 (impossible vocabulary), DSV753 (impossible encoding).
+    `max_bytes`), DSV751 (occupied, unwritable or no room), DSV752 (impossible vocabulary), DSV753 (impossible encoding).
     """
     out = Path(out_dir)
     weights = plan_weights(manifest)
@@ -59,7 +59,7 @@ def synth(
         "config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         **tokenizer_files(manifest),
     }
-    with new_folder(out) as folder:
+    with new_folder(out, sum(shard.size for shard in shards)) as folder:
         _write(folder, shards, files, seed, progress or (lambda done, total: None))
     return SynthReport(out, _count(weights), total, len(shards))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,3 +148,14 @@ def test_what_is_refused_leaves_nothing(spec: Path, cut: Path, capsys: pytest.Ca
     assert main([*layers, str(spec.parent / "absent"), "-o", str(spec.parent / "new")]) != 0
     assert {file: file.stat().st_mtime_ns for file in cut.iterdir()} == before
     assert not [file for file in spec.parent.iterdir() if "new" in file.name]
+
+
+def test_a_small_disk_is_told_before(spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    before = sorted(spec.parent.iterdir())
+    monkeypatch.setattr("dsv41c.runtime.weights.cut._write_shard", None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100_000))
+    command = ["cut", str(spec), "--layers", "0,1", "--checkpoint", str(TINY), "-o", str(spec.parent / "new")]
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert "error[DSV751]" in told and "takes 1.1 MiB and the disk has 97.7 KiB free" in told and "make room" in told
+    assert sorted(spec.parent.iterdir()) == before

@@ -247,7 +247,7 @@ def test_a_full_disk_leaves_nothing(tmp_path):
 
 def test_a_small_disk_is_told_before(tmp_path, monkeypatch):
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(4_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(4_000_000))
     monkeypatch.setattr(module, "_write", None)
     assert "takes 4.6 MiB and the disk has 3.8 MiB free" in fails(tmp_path, "DSV751").message
 
