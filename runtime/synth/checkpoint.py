@@ -44,7 +44,8 @@ def synth(
 
     `config` is written as config.json; `progress` is told bytes done and in all. `out_dir` must be absent or empty: it
     appears when everything is written, and nothing stays behind on failure. Raises UserFault: DSV750 (over
-    `max_bytes`), DSV751 (occupied, unwritable or no room), DSV752 (impossible vocabulary), DSV753 (impossible encoding).
+    `max_bytes`), DSV751 (occupied, unwritable or no room), DSV752 (impossible vocabulary), DSV753 (impossible
+    encoding).
     """
     out = Path(out_dir)
     weights = plan_weights(manifest)
