@@ -71,8 +71,9 @@ def expect_no_other(path: str, text: str, help_text: str) -> None:
     """Raise `UserFault` (DSV154) where a file holds something else than a text that is about to replace it."""
     if path == "-" or not Path(path).exists():
         return
-    try:
-        same = Path(path).read_bytes() == text.encode()
+    data = text.encode()
+    try:  # what has another size need not be read
+        same = Path(path).stat().st_size == len(data) and Path(path).read_bytes() == data
     except OSError as error:
         raise cannot_write(path, reason(error)) from None
     if not same:

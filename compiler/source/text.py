@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from pathlib import Path as FilePath
 
 from dsv41c.diagnostics import Diagnostic, Edit, Span, UserFault
@@ -11,28 +13,42 @@ MAX_BYTES = 8 << 20
 # What YAML does not allow unescaped, and further line ends that editors and YAML count differently.
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _LINE_END = re.compile(r"\r\n|\r|\n")
+# What is open already, as a shell gives it for `<(COMMAND)`: reading it waits for nobody but the one who writes it.
+_OPEN = re.compile(r"/dev/stdin|/dev/fd/\d+|/proc/(self|\d+)/fd/\d+")
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def read_file(path: str | FilePath, file: str | None = None) -> bytes:
     """The bytes of a spec or config file. `file` is the name to show. Raises UserFault."""
     name = file or str(path)
+    help_text = "give the path of a file that exists and is readable"
     try:
-        with open(path, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        # A pipe would block and a device never end, so look before opening.
+        kind = _other_kind(path)
+        if kind is None:
+            with open(path, "rb") as stream:
+                return stream.read(MAX_BYTES + 1)
+        reason = f"it is {kind}, expected a file"
+        if kind != _KINDS[stat.S_IFDIR]:
+            help_text = "give the path of a plain file, or `-` and the text on standard input"
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        span = Span(name.encode("utf-8", "replace").decode())
-        raise UserFault(
-            [
-                Diagnostic(
-                    "DSV117",
-                    f"cannot read `{span.file}`: {reason.lower()}",
-                    span,
-                    help="give the path of a file that exists and is readable",
-                )
-            ]
-        ) from None
-    return data
+        reason = (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()
+    span = Span(name.encode("utf-8", "replace").decode())
+    raise UserFault([Diagnostic("DSV117", f"cannot read `{span.file}`: {reason}", span, help=help_text)])
+
+
+def _other_kind(path: str | FilePath) -> str | None:
+    """What a path leads to that is no plain file, nor a pipe or terminal that is open already; None of those."""
+    kind = stat.S_IFMT(os.stat(path).st_mode)
+    if kind in (stat.S_IFIFO, stat.S_IFCHR) and _OPEN.fullmatch(str(path)):
+        return None
+    return _KINDS.get(kind)
 
 
 def decode(data: bytes, file: str) -> str:

@@ -70,7 +70,8 @@ def find_base(ref: str, span: Span, origin: Origin) -> Origin:
     try:
         return Origin(read_file(path), str(path), _identity(path), path.parent)
     except UserFault as fault:
-        raise UserFault([_at(fault.diagnostics[0], span)]) from None
+        help_text = "extend a shipped spec by name, or a file that exists and is readable"
+        raise UserFault([Diagnostic("DSV117", fault.diagnostics[0].message, span, help=help_text)]) from None
 
 
 def name_in_plan(origin: Origin, first: str) -> str:
@@ -84,10 +85,6 @@ def name_in_plan(origin: Origin, first: str) -> str:
     path, folder = Path(origin.identity), Path(first).parent
     inside = first != origin.identity and path.is_relative_to(folder)
     return escape(path.relative_to(folder).as_posix() if inside else PurePath(origin.file).name)
-
-
-def _at(finding: Diagnostic, span: Span) -> Diagnostic:
-    return Diagnostic(finding.code, finding.message, span, help=finding.help)
 
 
 def _shipped(name: str, folder: str) -> Origin:

@@ -166,7 +166,9 @@ CODES: tuple[Code, ...] = (
         "unreadable-file",
         "error",
         "a file cannot be read",
-        "The operating system refused; its reason is in the message. Check the path and its permissions.",
+        "The operating system refused, or the path leads to a folder, a pipe, a socket or a device; the reason is\n"
+        "in the message. A named pipe is not waited for, and a device has no end: give the text on standard input,\n"
+        "as `-`, which a shell connects to anything. Otherwise check the path and its permissions.",
     ),
     Code(
         "DSV118",
