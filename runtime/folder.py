@@ -6,15 +6,15 @@ import errno
 import os
 import shutil
 import signal
-import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
+from dsv41c.runtime.beside import folder_beside, sweep
 from dsv41c.whole import permitted
 from dsv41c.words import size
 
@@ -24,24 +24,24 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def new_folder(out: Path, needed: int = 0) -> Iterator[Path]:
+def new_folder(out: Path, needed: int = 0, say: Callable[[str], None] | None = None) -> Iterator[Path]:
     """A folder next to `out` to write into, which becomes `out` at the end; where that fails, nothing stays behind.
 
-    `out` is checked first: `expect_free`, and room for the `needed` bytes that are to be written. Raises UserFault
-    (DSV751) where the system refuses or has no room, and SystemExit where the process is told to end.
+    `out` is checked first: `expect_free`, and room for the `needed` bytes that are to be written. What killed processes
+    left beside it goes, which `say` is told. Raises UserFault (DSV751) where the system refuses or has no room, and
+    SystemExit where the process is told to end.
     """
     expect_free(out)
+    absolute = out.absolute()
+    for line in sweep(absolute):
+        if say is not None:
+            say(line)
     _expect_room(out, needed)
     try:
-        absolute = out.absolute()
-        with _ends_as_exceptions():
-            beside = Path(tempfile.mkdtemp(prefix=f".{absolute.name}-", dir=absolute.parent))
-            try:
-                yield beside
-                beside.chmod(permitted(0o777))  # the temporary folder was for its maker alone
-                os.replace(beside, absolute)
-            finally:
-                shutil.rmtree(beside, ignore_errors=True)
+        with _ends_as_exceptions(), folder_beside(absolute) as beside:
+            yield beside
+            beside.chmod(permitted(0o777))  # the temporary folder was for its maker alone
+            os.replace(beside, absolute)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = str(getattr(error, "strerror", None) or error)
         full = isinstance(error, OSError) and error.errno in _FULL

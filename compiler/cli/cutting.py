@@ -75,6 +75,7 @@ def _with_checkpoint(arguments: Namespace, console: Console, loaded: Loaded, kep
             experts=kept.experts,
             files=files,
             progress=progress.of,
+            say=lambda line: console.say(escape(line)),
         )
     progress.close()
     out = escape(str(arguments.output))

@@ -31,6 +31,7 @@ def work(arguments: Namespace, console: Console) -> int:
             tables=arguments.tables,
             check=not arguments.no_check,
             progress=lambda what, done, total: lines[what].of(done, total),
+            say=lambda line: console.say(escape(line)),
             **limit,
         )
     for line in lines.values():

@@ -27,7 +27,13 @@ def work(arguments: Namespace, console: Console) -> int:
     progress = console.progress("writing", 1)
     with console.step("synth"):
         report = synth(
-            manifest, to_hf_config(spec), arguments.output, seed=arguments.seed, max_bytes=limit, progress=progress.of
+            manifest,
+            to_hf_config(spec),
+            arguments.output,
+            seed=arguments.seed,
+            max_bytes=limit,
+            progress=progress.of,
+            say=lambda line: console.say(escape(line)),
         )
     progress.close()
     if arguments.json:

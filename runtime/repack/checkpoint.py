@@ -58,11 +58,12 @@ def repack(
     shard_bytes: int = SHARD_BYTES,
     check: bool = True,
     progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> RepackReport:
     """Write every tensor of a checkpoint, which the plan has to fit, with the same values in another layout.
 
     `out_dir` must be absent or empty: it appears when everything is written, and compared where `check` is set.
-    `progress` is told what is done, and bytes done and in all.
+    `progress` is told what is done, and bytes done and in all; `say` what killed runs left there, which goes.
 
     Raises UserFault: what `match` finds, DSV751 (occupied, unwritable or no room), DSV732 (a file changed meanwhile),
     DSV755 (not of safetensors), DSV756 (the result differs).
@@ -76,7 +77,7 @@ def repack(
     declared = declarations(experts)
     listed = files(outputs(matching, found, experts, tables), declared, shard_bytes)
     total = sum(output.size for file in listed for output in file.tensors)
-    with new_folder(out, total + sum(len(file.header) for file in listed)) as folder:
+    with new_folder(out, total + sum(len(file.header) for file in listed), say) as folder:
         _write(folder, listed, found, lambda done: tell("writing", done, total))
         (folder / INDEX).write_text(index_text(listed, declared), encoding="utf-8", newline="\n")
         for name in COPIED:

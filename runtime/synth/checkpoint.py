@@ -39,13 +39,14 @@ def synth(
     seed: int = 0,
     max_bytes: int = DEFAULT_MAX_BYTES,
     progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> SynthReport:
     """Write a random checkpoint in the official layout for a plan: shards, index, config.json and tokenizer.
 
     `config` is written as config.json; `progress` is told bytes done and in all. `out_dir` must be absent or empty: it
-    appears when everything is written, and nothing stays behind on failure. Raises UserFault: DSV750 (over
-    `max_bytes`), DSV751 (occupied, unwritable or no room), DSV752 (impossible vocabulary), DSV753 (impossible
-    encoding).
+    appears when everything is written, and nothing stays behind on failure; `say` is told what killed runs left there,
+    which goes. Raises UserFault: DSV750 (over `max_bytes`), DSV751 (occupied, unwritable or no room), DSV752
+    (impossible vocabulary), DSV753 (impossible encoding).
     """
     out = Path(out_dir)
     weights = plan_weights(manifest)
@@ -60,7 +61,7 @@ def synth(
         "config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         **tokenizer_files(manifest),
     }
-    with new_folder(out, sum(shard.size for shard in shards)) as folder:
+    with new_folder(out, sum(shard.size for shard in shards), say) as folder:
         _write(folder, shards, files, seed, progress or (lambda done, total: None))
     return SynthReport(out, _count(weights), total, len(shards))
 

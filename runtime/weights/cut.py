@@ -53,11 +53,13 @@ def cut_checkpoint(
     experts: int,
     files: Mapping[str, str],
     progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> CutReport:
     """Write the tensors of `layers`, in this order, and of the first `experts` experts of each, as a checkpoint.
 
     `manifest` is the whole model's, which the checkpoint has to fit. `files` are written beside it, by name; the
     tokenizer is copied where there is one. `out_dir` must be absent or empty: it appears when everything is written.
+    `say` is told what killed runs left there, which goes.
 
     Raises UserFault: what `match` finds, DSV751 (occupied, unwritable or no room), DSV732 (a file changed meanwhile),
     DSV754 (not of safetensors).
@@ -72,7 +74,7 @@ def cut_checkpoint(
     shards = plan_shards([Weight("", each.shape, "", _planned(name, each), None) for name, each in kept.items()])
     total = sum(each.size for each in kept.values())
     tell, done = progress or (lambda done, total: None), 0
-    with new_folder(Path(out_dir), sum(shard.size for shard in shards)) as folder:
+    with new_folder(Path(out_dir), sum(shard.size for shard in shards), say) as folder:
         for shard in shards:
             for written in _write_shard(folder / shard.file, shard, kept, found):
                 done += written

@@ -31,7 +31,7 @@ specs come to hundreds of gigabytes.
         "the output folder is not empty, or cannot be written",
         """
 A checkpoint is written beside its place and moved there when it is whole, so that no half of one is ever taken for a
-checkpoint. It never replaces files.
+checkpoint. It never replaces files. What a run that was killed left beside it goes with the next one to the same place.
 
 **Way out**: name a folder that does not exist or is empty, inside one that does, on a disk with room.
 """,
