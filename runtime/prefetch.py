@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from dsv41c.kernels.reference.engram import DEAD, RowTable, engram_ids
-from dsv41c.kernels.step import Step
+from dsv41c.kernels.reference.engram import DEAD, RowTable
 from dsv41c.runtime.device.tensors import is_held, pinned
 from dsv41c.runtime.manifest import Manifest, OpEntry, weight_identifier
+from dsv41c.runtime.ngrams import NgramHash
 from dsv41c.runtime.stages.crossing import Rows
 
 if TYPE_CHECKING:
     from dsv41c.runtime.executor import RegionWeights
 
 THREADS = 2  # that hash and read: the rows of one layer can wait for a disk while another's are decoded
-CONSTANTS = ("token_map", "multipliers", "primes", "offsets")
+_AT_ONCE = 64  # tokens that are hashed before anything else, sooner than a thread has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,7 @@ class Prefetch:
         """`regions`: ops by region id; `weights` by region id, those of this process's regions."""
         self.readers = readers(regions, weights)
         hashing = next(op for op in manifest.ops if op.kind == "engram_ids")  # stages that hash all do the same
-        self._pad_id = int(hashing.attrs["pad_id"])
-        self._constants = {name: constants[name].to("cpu") for name in CONSTANTS}
-        self._size = self._constants["multipliers"].shape[1] - 1  # tokens of a history
+        self._hash = NgramHash(constants, int(hashing.attrs["pad_id"]))
         self._pool = history
         self._left: dict[int, tuple[int, int, list[int]]] = {}  # by slot: epoch, length, compressed ids, newest last
         self._threads = ThreadPoolExecutor(THREADS, "engram-prefetch")
@@ -122,9 +120,12 @@ class Prefetch:
         known = [line for line in lines if line is not None]
         if len(known) < sessions or not sessions:
             return None
-        tokens, history = torch.tensor(ids[:sessions]), torch.tensor(known, dtype=torch.int64)
-        step = Step(torch.arange(sessions), torch.tensor(rows.positions), rows.context)
-        hashed = self._threads.submit(self._hash, step, tokens, history)
+        given = (ids[:sessions], known, rows.positions)
+        hashed: Future[Any] = Future()
+        if sessions * rows.tokens <= _AT_ONCE:
+            hashed.set_result(self._hash.rows(*given))
+        else:
+            hashed = self._threads.submit(self._hash.rows, *given)
         wanted = {region: rows.tokens if rows.tail is None else rows.tail.computed(region) for region in self.readers}
         return Fetched(
             sessions,
@@ -148,7 +149,7 @@ class Prefetch:
         """The compressed ids before a session's step, newest last; None where they are not known here."""
         slot, position = rows.slots[index], rows.positions[index]
         if position == 0:
-            return [DEAD] * self._size
+            return [DEAD] * self._hash.before
         epoch, length, line = self._left.get(slot, (0, 0, []))
         if rows.epochs and (epoch, length) == (rows.epochs[index], position):
             return line
@@ -159,15 +160,10 @@ class Prefetch:
         if line is None or not rows.epochs:
             self._left.pop(rows.slots[index], None)
             return
-        last = torch.tensor(ids[-self._size :])
-        fresh = torch.where(last < 0, DEAD, self._constants["token_map"][last.clamp(min=0)]).tolist()
+        size = self._hash.before
+        fresh = self._hash.compressed(ids[-size:])
         length = rows.positions[index] + len(ids)
-        self._left[rows.slots[index]] = (rows.epochs[index], length, [*line, *fresh][-self._size :])
-
-    def _hash(self, step: Step, ids: Tensor, history: Tensor) -> Tensor:
-        with torch.no_grad():
-            constants = (self._constants[name] for name in CONSTANTS)
-            return engram_ids(step, ids, history, *constants, pad_id=self._pad_id)[0]
+        self._left[rows.slots[index]] = (rows.epochs[index], length, [*line, *fresh][-size:])
 
 
 def readers(regions: Mapping[str, Sequence[OpEntry]], weights: Mapping[str, RegionWeights]) -> dict[str, _Reader]:
@@ -183,8 +179,8 @@ def readers(regions: Mapping[str, Sequence[OpEntry]], weights: Mapping[str, Regi
     return found
 
 
-def _read(reader: _Reader, hashed: Future[Tensor], tokens: int) -> tuple[Tensor, Tensor]:
+def _read(reader: _Reader, hashed: Future[Any], tokens: int) -> tuple[Tensor, Tensor]:
     """The ids and rows of one layer, those of the last tokens."""
     with torch.no_grad():
-        ids = hashed.result()[:, -tokens:, reader.index]
+        ids = torch.from_numpy(hashed.result()[:, -tokens:, reader.index])
         return ids, reader.table.rows(ids)

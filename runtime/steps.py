@@ -24,7 +24,8 @@ from dsv41c.runtime.faults.told import raise_told
 from dsv41c.runtime.faults.weights import unfit_weights
 from dsv41c.runtime.ledger import Ledger
 from dsv41c.runtime.manifest import Manifest
-from dsv41c.runtime.prefetch import CONSTANTS, Fetched, Prefetch, readers
+from dsv41c.runtime.ngrams import CONSTANTS
+from dsv41c.runtime.prefetch import Fetched, Prefetch, readers
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.refusals import raise_if
 from dsv41c.runtime.stages.crossing import Rows

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
-from dsv41c.kernels.reference.encodings import Packed, dense
+from dsv41c.kernels.reference.encodings import BLOCK, Packed, decode_e4m3, decode_e8m0, dense
 from dsv41c.runtime.weights.checkpoint import Checkpoint
 from dsv41c.runtime.weights.match import Stored
 from dsv41c.runtime.weights.shard import TensorHeader
@@ -38,6 +40,10 @@ class TableForm:
 
     def values(self, ids: Tensor, raw: Tensor) -> Tensor:
         """The values of rows: `RowForm.values`."""
+        if self.encoding == "fp8_row32":
+            found = looked_up(raw.numpy(), self._stored.tensor.shape[1])
+            if not np.isnan(found).any():
+                return torch.from_numpy(found)
         if self._stored.scale is not None:
             return dense(Packed(*self.packed(ids, raw), self.encoding), torch.float32)
         values, told = raw.view(DTYPES[self.encoding]).to(torch.float32), (self._stored.tensor, self._checkpoint, ids)
@@ -52,6 +58,25 @@ class TableForm:
         refuse_rows(*told, scale == E8M0_NAN, "DSV730", "has a scale of 255, the NaN of E8M0")
         refuse_rows(*told, (codes & 127) == 127, "DSV730", "holds the NaN of E4M3")
         return codes, scale
+
+
+@cache
+def _values_of_bytes() -> tuple[Any, Any]:
+    """f32 [256] each: the values of E4M3 codes, and those of E8M0 scales."""
+    every = torch.arange(256, dtype=torch.uint8)
+    return decode_e4m3(every).numpy(), decode_e8m0(every).numpy()
+
+
+def looked_up(raw: Any, width: int) -> Any:
+    """Rows of `width` codes and a scale for each 32, bytes [n, width + width / 32], as f32 [n, width].
+
+    The same as `dense`, an order of magnitude sooner for the few rows of a decode step.
+    """
+    codes, scales = _values_of_bytes()
+    found = codes[raw[:, :width]]
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities as the decoder has them, NaN for who asks
+        found.reshape(len(raw), -1, BLOCK)[...] *= scales[raw[:, width:]][..., None]
+    return found
 
 
 def refuse_rows(header: TensorHeader, checkpoint: Checkpoint, ids: Tensor, bad: Tensor, code: str, text: str) -> None:
