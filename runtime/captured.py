@@ -51,17 +51,37 @@ class StagedTable:
         return self.buffer[: ids.shape[0]]
 
 
+INPUTS = ("ids", "slots", "positions")
+
+
 @dataclass(frozen=True, slots=True)
 class StaticInputs:
-    """What a step of one bucket reads from the outside: ids int64 [B, 1], slots and positions int64 [B]."""
+    """What a step of one bucket reads from the outside: ids int64 [B, 1], slots and positions int64 [B].
 
+    They lie in `packed` int64 [3, B or one more], so that one copy fills them all; each begins at 16 bytes.
+    """
+
+    packed: Tensor
     ids: Tensor
     slots: Tensor
     positions: Tensor
 
-    def of(self, rows: int) -> StaticInputs:
-        """The first rows, in the same memory."""
-        return StaticInputs(self.ids[:rows], self.slots[:rows], self.positions[:rows])
+    @staticmethod
+    def of(memory: Tensor, rows: int) -> StaticInputs:
+        """Those of so many rows at the beginning of a memory, int64 [n]."""
+        packed = memory[: 3 * _even(rows)].view(3, -1)
+        ids, slots, positions = packed[:, :rows]
+        return StaticInputs(packed, ids[:, None], slots, positions)
+
+    @staticmethod
+    def filling(ids: Sequence[int], slots: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """The same on the host, as `packed` takes it."""
+        spare = [0] * (_even(len(ids)) - len(ids))
+        return torch.tensor([[*each, *spare] for each in (ids, slots, positions)], dtype=torch.int64)
+
+
+def _even(rows: int) -> int:
+    return rows + rows % 2
 
 
 class CapturedSteps:
@@ -86,9 +106,7 @@ class CapturedSteps:
         self.contexts = tuple(contexts or buckets_of_context(runtime.max_context))
         most = self.buckets[-1]
         self._buffers = {entry.name: entry for entry in executor.manifest.buffers or buffers(executor.manifest)}
-        self._rows = {
-            entry.readers[0]: name for name, entry in self._buffers.items() if name not in StaticInputs.__slots__
-        }
+        self._rows = {entry.readers[0]: name for name, entry in self._buffers.items() if name not in INPUTS}
         self._inputs = {place: self._static_inputs(most, devices[place]) for place in devices}
         self.inputs = self._inputs[executor.stages[0].place]  # by bucket: those of the first stage that is here
         self.tables: dict[str, StagedTable] = {}
@@ -103,8 +121,8 @@ class CapturedSteps:
         self.values: dict[tuple[int, int], dict[str, Tensor]] = {}  # outputs at fixed addresses, by bucket and context
 
     def _static_inputs(self, most: int, device: Device) -> dict[int, StaticInputs]:
-        whole = StaticInputs(*(self._buffer(name, most, device) for name in StaticInputs.__slots__))
-        return {bucket: whole.of(bucket) for bucket in self.buckets}
+        memory = torch.zeros(3 * _even(most), dtype=torch.int64, device=device.place)
+        return {bucket: StaticInputs.of(memory, bucket) for bucket in self.buckets}
 
     def _staged(self, region: str, stage: Stage) -> RegionWeights:
         """A region's weights, with a staged table in place of a stored one."""
@@ -207,11 +225,9 @@ class CapturedSteps:
         self.values.clear()
 
     def _fill(self, bucket: int, ids: Sequence[int], slots: Sequence[int], positions: Sequence[int]) -> None:
+        filling = StaticInputs.filling(ids, slots, positions)
         for place, device in self.devices.items():
-            inputs = self._inputs[place][bucket]
-            device.copy(torch.tensor(ids)[:, None], inputs.ids)
-            device.copy(torch.tensor(slots), inputs.slots)
-            device.copy(torch.tensor(positions), inputs.positions)
+            device.copy(filling, self._inputs[place][bucket].packed)
 
     def _capture(self, bucket: int, context: int) -> None:
         self._fill(bucket, [0] * bucket, [self.executor.pools.spare] * bucket, [0] * bucket)
@@ -274,7 +290,7 @@ class CapturedSteps:
 
         def inputs() -> dict[str, Tensor]:
             given = self._inputs[stage.place][bucket]
-            named = {name: getattr(given, name) for name in StaticInputs.__slots__ if name != "ids"}
+            named = {name: getattr(given, name) for name in INPUTS if name != "ids"}
             named |= {value: values[value] for value in step_reads}  # ids among them, where the range reads any
             tables = {region.id: self.tables[region.id] for region in inside if region.id in self.tables}
             return named | {self._rows[region]: table.buffer for region, table in tables.items()}

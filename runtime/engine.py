@@ -42,11 +42,13 @@ class Started:
 
     def logits(self) -> dict[Session, Tensor]:
         """f32 [V] by session. Raises what ended a step, whose sessions are broken then."""
-        found = {}
+        found: dict[Session, Tensor] = {}
         for sessions, ended in self._parts:
             with _breaking(sessions):
                 rows = ended.logits()
-            found.update({session: row[-1].clone() for session, row in zip(sessions, rows, strict=True)})
+            alone = len(sessions) == 1  # of several, a row that is kept would keep all
+            own = (row[-1] if alone else row[-1].clone() for row in rows)
+            found.update(zip(sessions, own, strict=True))
         return found
 
 

@@ -8,6 +8,7 @@ from golden_tiny import LOGITS_BOUND, ORACLE, TINY, apart, engine, golden, ids, 
 from torch import Tensor
 
 from dsv41c.kernels.registry import kernels_for
+from dsv41c.runtime.captured import StaticInputs
 from dsv41c.runtime.device.cpu import CpuDevice
 from dsv41c.runtime.device.protocol import GraphKey
 from dsv41c.runtime.device.ranges import buckets_of_context, ranges
@@ -178,3 +179,14 @@ def test_static_buffers_are_those_of_the_manifest() -> None:
     assert {buffer.data_ptr() for buffer in (steps.inputs[1].ids, steps.inputs[4].ids)} == {
         steps.inputs[2].ids.data_ptr()
     }
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+def test_one_copy_fills_the_inputs_of_a_step(rows: int) -> None:
+    memory = torch.zeros(30, dtype=torch.long)
+    given = [[100 * kind + row for row in range(rows)] for kind in range(3)]
+    inputs = StaticInputs.of(memory, rows)
+    inputs.packed.copy_(StaticInputs.filling(*given))
+    assert [inputs.ids[:, 0].tolist(), inputs.slots.tolist(), inputs.positions.tolist()] == given
+    parts = (inputs.ids, inputs.slots, inputs.positions)
+    assert all(part.is_contiguous() and part.storage_offset() % 2 == 0 for part in parts)  # 16 bytes
