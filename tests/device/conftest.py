@@ -6,4 +6,5 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "runtime"), str(HERE.parent / "runtime" / "stages"), str(HERE)]
+RUNTIME = HERE.parent / "runtime"
+sys.path[:0] = [str(RUNTIME), str(RUNTIME / "stages"), str(RUNTIME / "weights"), str(HERE)]
