@@ -187,16 +187,27 @@ def tables(manifest: Manifest) -> dict[int, int]:
     return {weight.layer: kept_bytes(weight) for weight in found if weight.layer is not None}
 
 
+def processes(manifest: Manifest) -> int:
+    """How many processes run a plan, at most: one for each device, or each of its shards, all on one host.
+
+    Without shards one alone can drive all devices, and takes less.
+    """
+    return manifest.target.tensor_parallel * len(_devices(manifest))
+
+
 def _host(manifest: Manifest) -> Iterator[Item]:
+    """What the processes of all devices take. Every shard of a device has tables and caches of its own."""
+    shards, count = manifest.target.tensor_parallel, processes(manifest)
+    each = f", in each of {shards} shards" if shards > 1 else ""
     if _storage(manifest) == "host":
-        yield Item("engram tables", sum(tables(manifest).values()), f"{_listed(manifest)}, pinned")
-    yield Item("row cache", _row_cache(manifest), "rows of engram tables that were read before, at most")
+        yield Item("engram tables", sum(tables(manifest).values()) * shards, f"{_listed(manifest)}, pinned{each}")
+    cached = f"rows of engram tables that were read before, at most{each}"
+    yield Item("row cache", _row_cache(manifest) * shards, cached)
     if manifest.target.family != "cpu":
         decoded = [weight for weight in manifest.weights if weight.dtype not in ("stored", weight.stored)]
-        yield Item("decoded weights", sum(map(kept_bytes, decoded)), "while weights are loaded")
-    shards = manifest.target.tensor_parallel
-    processes = 1 if shards == 1 else shards * len(_devices(manifest))
-    yield Item("process", PROCESS_BYTES * processes, f"{processes} x Python with torch for CPUs")
+        yield Item("decoded weights", sum(map(kept_bytes, decoded)) * shards, "while weights are loaded")
+    what = "" if count == 1 else ", one for each device" if shards == 1 else ", one for each shard of a device"
+    yield Item("process", PROCESS_BYTES * count, f"{count} x Python with torch for CPUs{what}")
 
 
 def _row_cache(manifest: Manifest) -> int:

@@ -1,10 +1,12 @@
 """`estimate`: what memory a plan needs on each device and on the host, before anything is loaded.
 
-Keys of the JSON, `dsv41c.estimate/1.0` (a minor version may add some); sizes are exact bytes, null where not known:
+Keys of the JSON, `dsv41c.estimate/1.1` (a minor version may add some); sizes are exact bytes, null where not known:
 
 - `name`, `family`, `context` and `sessions` (of the plan), `prefill_chunk`, `decode_buckets` (that sessions can fill);
 - `global_kv_bytes_per_token`: of one session, in compressed KV and index keys, without copies on other stages;
 - `engram`: null, or `storage` and `tables`, bytes by layer;
+- `processes`: how many are counted on the host: one for each device, or for each of its shards. Without shards one can
+  drive all devices, and takes less;
 - `places`: `name` (a device, `host`, or both where they share a memory), `items` (`name`, `bytes`, `what`), `needed`,
   `available`, `margin` (below 0 where it is missing), `fits`, `largest` (the name of an item);
 - `uncounted`: items that are mapped or stay on disk;
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from dsv41c.compiler.estimate import Estimate, Fit, Item, Place, Sizes
     from dsv41c.runtime.manifest import Manifest
 
-FORMAT = "dsv41c.estimate/1.0"
+FORMAT = "dsv41c.estimate/1.1"
 
 
 def work(arguments: Namespace, console: Console) -> int:
@@ -127,7 +129,7 @@ def _fit(fit: Fit, unjudged: list[str]) -> str:
 
 
 def _json(found: Estimate, fit: Fit | None) -> str:
-    from dsv41c.compiler.estimate import faults, tables
+    from dsv41c.compiler.estimate import faults, processes, tables
     from dsv41c.report import render
     from dsv41c.runtime.memory import global_kv_bytes
     from dsv41c.runtime.work_space import decode_sizes
@@ -145,6 +147,7 @@ def _json(found: Estimate, fit: Fit | None) -> str:
         "decode_buckets": list(decode_sizes(manifest)),
         "global_kv_bytes_per_token": global_kv_bytes(manifest),
         "engram": None if engram is None else {"storage": engram.storage, "tables": tables(manifest)},
+        "processes": processes(manifest),
         "places": [_place(place) for place in found.places],
         "uncounted": [_data(item) for item in found.uncounted],
         "fits": found.fits,

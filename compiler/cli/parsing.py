@@ -285,6 +285,7 @@ _SECTIONS = {
 
 
 def _estimate(parser: argparse.ArgumentParser) -> None:
+    host = "memory of the host, such as 587GiB; a process is counted there for each device, or for each of its shards"
     spec(parser)
     parser.add_argument("--context", metavar="N", type=positive, help="tokens of a session (default: the spec's)")
     parser.add_argument("--sessions", metavar="N", type=positive, help="sessions at once (default: the spec's)")
@@ -292,7 +293,7 @@ def _estimate(parser: argparse.ArgumentParser) -> None:
         "--fit", choices=("context", "sessions"), help="find the largest context, or number of sessions, that fits"
     )
     parser.add_argument("--device-memory", metavar="SIZE", type=memory, help="memory of each device, such as 96GB")
-    parser.add_argument("--host-memory", metavar="SIZE", type=memory, help="memory of the host, such as 587GiB")
+    parser.add_argument("--host-memory", metavar="SIZE", type=memory, help=host)
     parser.add_argument("--unified", action="store_true", help="devices and host share one memory; give one size")
     as_json(parser)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dsv41c.compiler import compile_spec, load
-from dsv41c.compiler.estimate import Estimate, Place, Sizes, estimate, fit
+from dsv41c.compiler.estimate import PROCESS_BYTES, Estimate, Place, Sizes, estimate, fit
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.memory import allocated, global_kv_bytes, kept_bytes, sized
 
@@ -123,8 +123,25 @@ def test_shards_hold_their_parts() -> None:
     one, two = estimate(whole), estimate(parts)
     assert items(two.places[0])["experts"] * 2 == items(one.places[0])["experts"]
     assert items(two.places[0])["global KV"] == items(one.places[0])["global KV"]
-    assert items(two.places[1])["process"] == 2 * items(one.places[1])["process"]
     assert estimate(parts, Sizes(unified=True)).places[0].needed == 2 * two.places[0].needed + two.places[1].needed
+
+
+STAGED = ('placement.devices=["cuda:0", "cuda:1", "cuda:0"]', "placement.layer_ends=[2, 4, 8]")
+
+
+@pytest.mark.parametrize("stages", [(), STAGED])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_host_is_counted_for_every_process(shards: int, stages: tuple[str, ...]) -> None:
+    """One for each device, or each of its shards. Every shard has rows of its own."""
+    host = estimate(manifest("toy", "engram.storage=disk", *stages, f"placement.tensor_parallel={shards}")).places[-1]
+    count = shards * (2 if stages else 1)
+    process = host.items[-1]
+    assert process.bytes == count * PROCESS_BYTES and process.what.startswith(f"{count} x Python")
+    assert process.what.endswith("CPUs" if count == 1 else "each shard of a device" if shards > 1 else "each device")
+    one = items(estimate(manifest("toy", "engram.storage=disk")).places[-1])
+    assert items(host)["row cache"] == shards * one["row cache"]
+    pinned = estimate(manifest("toy", "engram.storage=host", *stages, f"placement.tensor_parallel={shards}")).places[-1]
+    assert items(pinned)["engram tables"] == shards * (15246 + 20790)
 
 
 # --- the largest that fits --------------------------------------------------------------------------------------------
@@ -163,7 +180,7 @@ def test_json(run: Run) -> None:
     code, data = told(run, "toy", "--target", "cuda", "--device-memory", "1MB", "--host-memory", "1 GiB")
     assert code == 1
     keys = "context decode_buckets engram family findings fit fits format global_kv_bytes_per_token name places"
-    assert " ".join(sorted(data)) == f"{keys} prefill_chunk sessions uncounted"
+    assert " ".join(sorted(data)) == f"{keys} prefill_chunk processes sessions uncounted"
     device, host = data["places"]
     assert " ".join(sorted(device)) == "available fits items largest margin name needed"
     assert device["margin"] == 10**6 - device["needed"] == 10**6 - sum(item["bytes"] for item in device["items"])
@@ -172,6 +189,7 @@ def test_json(run: Run) -> None:
     assert data["engram"] == {"storage": "mapped", "tables": {"1": 15246, "4": 20790}}
     code, data = told(run, "toy", "--target", "cuda")
     assert (code, data["fits"], data["findings"], data["places"][0]["margin"]) == (0, None, [], None)
+    assert (data["processes"], told(run, "toy", "--set", "placement.tensor_parallel=2")[1]["processes"]) == (1, 2)
 
 
 def test_text(run: Run) -> None:
