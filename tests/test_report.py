@@ -74,10 +74,36 @@ def test_nothing_found():
     assert summary_line(FINDINGS) == "5 errors, 1 warning"
 
 
+def test_findings_that_were_left_out_are_counted_in_every_form():
+    found = [*FINDINGS, Diagnostic("DSV301", "x", left_out=49_800), Diagnostic("DSV203", "y", left_out=7)]
+    more = "49,800 more of DSV301"
+    assert summary_line(found) == f"7 errors, 1 warning, and 7 more of DSV203 and {more} that are not shown"
+    assert render(found, SOURCES).endswith(summary_line(found) + "\n")
+    report = json.loads(render(found, SOURCES, "json"))
+    assert report["left_out"] == {"DSV203": 7, "DSV301": 49_800} and report["summary"]["errors"] == 7
+    assert render(found, SOURCES, "concise").endswith(
+        "DSV203 7 more that are not shown\nDSV301 49,800 more that are not shown\n"
+    )
+    assert render(found, SOURCES, "github").splitlines()[-1] == (
+        "::error title=DSV301 layer-out-of-range::49,800 more that are not shown"
+    )
+    written = render(found, SOURCES, "sarif")
+    sarif_is_valid(written)
+    [run] = json.loads(written)["runs"]
+    [invocation] = run["invocations"]
+    told = invocation["toolExecutionNotifications"]
+    assert [each["message"]["text"] for each in told] == [
+        "7 more of DSV203 that are not shown",
+        f"{more} that are not shown",
+    ]
+    for each in told:
+        assert run["tool"]["driver"]["rules"][each["associatedRule"]["index"]]["id"] == each["associatedRule"]["id"]
+
+
 def test_json_form():
     report = json.loads(render(FINDINGS, SOURCES, "json"))
     assert list(report) == sorted(report)
-    assert report["format"] == "dsv41c.diagnostics/1.1"
+    assert report["format"] == "dsv41c.diagnostics/1.2"
     assert report["summary"] == {"errors": 5, "notes": 0, "warnings": 1}
     finding = next(each for each in report["diagnostics"] if each["code"] == "DSV403")
     assert finding["name"] == "ratio-differs-from-source" and finding["severity"] == "error"

@@ -27,7 +27,7 @@ from dsv41c.compiler.checks.flow import Flow, flow_of_graph
 from dsv41c.compiler.checks.ledger import Ledger
 from dsv41c.compiler.checks.view import View
 from dsv41c.compiler.ir import Graph
-from dsv41c.diagnostics import Diagnostic, has_errors, ordered
+from dsv41c.diagnostics import Diagnostic, Sink, ordered
 
 if TYPE_CHECKING:
     from dsv41c.compiler.spec import Loaded
@@ -104,13 +104,14 @@ def check(loaded: Loaded) -> tuple[Diagnostic, ...]:
     if view.flow is not None:
         _run(FLOW_CHECKS, view.flow, ledger)
     _run(PART_CHECKS, view, ledger)
-    found = dict.fromkeys((*loaded.diagnostics, *ledger.findings))
-    if loaded.spec is not None and not has_errors(found):
+    found = Sink()
+    found.extend((*loaded.diagnostics, *ledger.findings))
+    if loaded.spec is not None and not found.failed:
         graph_ledger = Ledger()
         graph = build(loaded.spec, loaded.spans)
         _run(WIRING_CHECKS, graph, graph_ledger)
         _run(ORDER_CHECKS, graph, graph_ledger)
-        found |= dict.fromkeys(graph_ledger.findings)
+        found.extend(graph_ledger.findings)
     return ordered(found)
 
 

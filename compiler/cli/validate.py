@@ -71,8 +71,10 @@ def _findings_once(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Each finding once: one about a spec that others extend is theirs too, and has its edits where it is mended."""
     once: dict[Diagnostic, Diagnostic] = {}
     for finding in found:
-        known = replace(finding, fix=())
-        once[known] = finding if finding.fix else once.get(known, finding)
+        known = replace(finding, fix=(), left_out=0)
+        before = once.get(known, finding)
+        chosen = finding if finding.fix else before
+        once[known] = replace(chosen, left_out=max(before.left_out, finding.left_out))
     return list(once.values())
 
 

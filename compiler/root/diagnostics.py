@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Severity = Literal["error", "warning", "note"]
@@ -54,7 +54,8 @@ class Diagnostic:
 
     Wording: lower case, no full stop, identifiers in backticks. `facts` are (name, value) pairs that a reader needs to
     judge the finding (`layers.compress_ratios[3]`, `1`). `fix` are edits of the text that mend it, where nobody has to
-    decide anything; they have been tried where a finding is shown.
+    decide anything; they have been tried where a finding is shown. `left_out` is how many more of its code there were
+    where this one is the last that a `Sink` has kept.
     """
 
     code: str
@@ -65,6 +66,7 @@ class Diagnostic:
     help: str | None = None
     notes: tuple[str, ...] = ()
     fix: tuple[Edit, ...] = ()
+    left_out: int = 0
 
     @property
     def severity(self) -> Severity:
@@ -81,21 +83,35 @@ MOST_OF_A_CODE = 200
 class Sink:
     """Collects findings, each once, in the order they are made; `ordered()` gives the order to show them in.
 
-    Of one code the first `MOST_OF_A_CODE` are kept: nobody reads the hundred thousandth entry of a generated list, and
-    showing it takes minutes. `errors` counts all that were added.
+    Of one code the first `MOST_OF_A_CODE` are kept, and others counted: nobody reads the hundred thousandth entry of a
+    generated list, and showing it takes minutes. `errors` counts all that were added.
     """
 
     errors: int = 0
     _items: dict[Diagnostic, None] = field(default_factory=dict)
     _kept: Counter[str] = field(default_factory=Counter)
+    _left_out: Counter[str] = field(default_factory=Counter)
+    _counted: set[int] = field(default_factory=set)  # hashes of those left out, to count equal ones once
 
     def add(self, diagnostic: Diagnostic) -> None:
         """Keep a finding, unless an equal one is there already."""
+        if diagnostic.left_out:
+            self.leave_out(diagnostic.code, diagnostic.left_out)
+            diagnostic = replace(diagnostic, left_out=0)
         self.errors += diagnostic.severity == "error"
-        if diagnostic in self._items or self._kept[diagnostic.code] >= MOST_OF_A_CODE:
+        if diagnostic in self._items:
             return
-        self._kept[diagnostic.code] += 1
-        self._items[diagnostic] = None
+        if self._kept[diagnostic.code] < MOST_OF_A_CODE:
+            self._kept[diagnostic.code] += 1
+            self._items[diagnostic] = None
+        elif (mark := hash(diagnostic)) not in self._counted:
+            self._counted.add(mark)
+            self._left_out[diagnostic.code] += 1
+
+    def leave_out(self, code: str, count: int) -> None:
+        """Count findings that are like those of a code that were kept, and were not made for that reason."""
+        self._left_out[code] += count
+        self.errors += count * (Diagnostic(code, "").severity == "error")
 
     def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep several findings."""
@@ -103,7 +119,10 @@ class Sink:
             self.add(diagnostic)
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        return iter(self._items)
+        last = {item.code: item for item in self._items}
+        for item in self._items:
+            count = self._left_out[item.code] if last[item.code] is item else 0
+            yield replace(item, left_out=count) if count else item
 
     @property
     def failed(self) -> bool:

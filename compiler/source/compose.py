@@ -14,11 +14,10 @@ import yaml
 from dsv41c.compiler.source.nodes import POISON, Node, Scalar, shown_key
 from dsv41c.compiler.source.scalars import ScalarFault, resolve
 from dsv41c.compiler.source.syntax import syntax
-from dsv41c.diagnostics import Diagnostic, Label, Span, UserFault
+from dsv41c.diagnostics import Diagnostic, Label, Sink, Span, UserFault
 
 MAX_DEPTH = 32
 MAX_NODES = 300_000
-MAX_FINDINGS = 200  # a text with more is none that people wrote; reading stops there
 # The C parser is ten times as fast; both give the same events.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -41,13 +40,16 @@ class _Frame:
 
 
 class Composer:
-    """Reads one document. `root` is None for an empty text; `findings` are those that reading could go on after."""
+    """Reads one document. `root` is None for an empty text; `findings` are those that reading could go on after.
+
+    A text with more of them than a `Sink` keeps is none that people wrote, and is read for their number alone.
+    """
 
     def __init__(self, text: str, file: str) -> None:
         self.text = text
         self.file = file
         self.root: Node | None = None
-        self.findings: list[Diagnostic] = []
+        self.findings = Sink()
         self._stack: list[_Frame] = []
         self._anchors: dict[str, tuple[Node, int, int]] = {}
         self._open_anchors: set[str] = set()
@@ -64,6 +66,8 @@ class Composer:
             self._stop(syntax(error, self.text, self.file))
         finally:
             loader.dispose()
+        if any(finding.left_out for finding in self.findings):
+            raise UserFault(self.findings)
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -192,9 +196,7 @@ class Composer:
             self._stop(Diagnostic("DSV112", message, span, facts=facts, help="a spec is at most five levels deep"))
 
     def _report(self, finding: Diagnostic) -> None:
-        self.findings.append(finding)
-        if len(self.findings) >= MAX_FINDINGS:
-            raise UserFault(self.findings)
+        self.findings.add(finding)
 
     def _stop(self, finding: Diagnostic) -> None:
         raise UserFault([*self.findings, finding])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from dsv41c.compiler.source import Path, Poison, Spans, dotted, shown, shown_key
 from dsv41c.compiler.spec.aliases import ALIASES
 from dsv41c.compiler.spec.mechanical import inside, respelled, retyped
 from dsv41c.compiler.spec.models import SECTIONS
-from dsv41c.diagnostics import Diagnostic, Edit, Span
+from dsv41c.diagnostics import MOST_OF_A_CODE, Diagnostic, Edit, Span
 from dsv41c.kernels.catalog import FAMILIES
 from dsv41c.words import counted
 
@@ -38,6 +39,7 @@ _RANGES = {
     "less_than_equal": ("le", "at most"),
     "less_than": ("lt", "less than"),
 }
+_CODES = {"missing": "DSV202", "literal_error": "DSV205", "string_pattern_mismatch": "DSV213"}
 _LENGTHS = {"too_short": ("min_length", "at least"), "too_long": ("max_length", "at most")}
 
 
@@ -50,27 +52,36 @@ def head(span: Span) -> Span:
 
 def section_findings(
     section: str, errors: Iterable[ErrorDetails], spans: Spans
-) -> tuple[list[Diagnostic], frozenset[Path]]:
-    """Findings of one section, and the keys that unknown ones were most likely meant to be: those are not missing."""
+) -> tuple[list[Diagnostic], frozenset[Path], dict[str, int]]:
+    """Findings of one section, and the keys that unknown ones were most likely meant to be: those are not missing.
+
+    Of a code that comes too often the rest is counted only: to look for the nearest key of each takes long.
+    """
     unknown: list[Diagnostic] = []
     missing: list[tuple[Path, Diagnostic]] = []
     others: list[Diagnostic] = []
     meant: set[Path] = set()
+    counts: Counter[str] = Counter()
     for error in errors:
         path = _path(section, error)
         if path is None or isinstance(error["input"], Poison) or _follows(error):
             continue
-        if error["type"] == "extra_forbidden" or error["loc"][-1:] == ("[key]",):
+        code = _code(error)
+        counts[code] += 1
+        if counts[code] > MOST_OF_A_CODE:
+            continue
+        if code == "DSV201":
             finding, suggestion = unknown_key(path, known_keys(path[:-1]), spans)
             unknown.append(finding)
             if suggestion:
                 meant.add((*path[:-1], suggestion))
-        elif error["type"] == "missing":
+        elif code == "DSV202":
             missing.append((path, missing_key(path, spans)))
         else:
             others.append(_value(path, error, spans))
     absent = (finding for path, finding in missing if path not in meant)
-    return [*unknown, *absent, *dict.fromkeys(others)], frozenset(meant)
+    left_out = {code: count - MOST_OF_A_CODE for code, count in counts.items() if count > MOST_OF_A_CODE}
+    return [*unknown, *absent, *dict.fromkeys(others)], frozenset(meant), left_out
 
 
 def known_keys(parent: Path) -> tuple[str, ...]:
@@ -163,6 +174,16 @@ def bad_name(name: str, span: Span) -> Diagnostic:
     facts = (("expected", "1 to 100 letters, digits, `.`, `_` or `-`, a letter or digit first"),)
     message = f"`name` is {shown(name)}, which is no plain name"
     return Diagnostic("DSV212", message, head(span), facts=facts, help="choose a name of those characters")
+
+
+def _code(error: ErrorDetails) -> str:
+    """The code of the finding that an error becomes."""
+    kind = error["type"]
+    if kind == "extra_forbidden" or error["loc"][-1:] == ("[key]",):
+        return "DSV201"
+    if kind in _RANGES or kind in _LENGTHS:
+        return "DSV204"
+    return _CODES.get(kind, "DSV203")
 
 
 def _value(path: Path, error: ErrorDetails, spans: Spans) -> Diagnostic:

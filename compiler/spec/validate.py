@@ -14,11 +14,10 @@ from dsv41c.compiler.spec import dims, findings, normalise, salvage
 from dsv41c.compiler.spec.locate import shipped_names
 from dsv41c.compiler.spec.models import FORMAT, NAME_PATTERN, OPTIONAL_SECTIONS, SECTIONS, Section, Spec
 from dsv41c.compiler.spec.salvage import Salvaged
-from dsv41c.diagnostics import Diagnostic, Sink
+from dsv41c.diagnostics import MOST_OF_A_CODE, Diagnostic, Sink
 from dsv41c.words import shortlist
 
 _HEADER = ("format", "name")
-MAX_FINDINGS = 200  # of one map: a list of thousands of wrong entries is one fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +113,12 @@ class _Run:
         except ValidationError as error:
             self.invalid.add(name)
             spans = Spans(Node({name: node} if node else {}, self.root.span))
-            errors = error.errors(include_url=False)[:MAX_FINDINGS]
-            found, meant = findings.section_findings(name, errors, spans)
+            errors = error.errors(include_url=False)
+            found, meant, left_out = findings.section_findings(name, errors, spans)
             base_meant = "extends" in self.suppressed  # then a section holds but the lines that differ
             self.sink.extend(item for item in found if not (base_meant and item.code == "DSV202"))
+            for code, count in left_out.items():
+                self.sink.leave_out(code, count)
             self._salvage(name, node, data, [*(part["loc"] for part in errors), *(path[1:] for path in meant)])
             return
         if self.sink.errors > before or (node is not None and poisoned(node)):
@@ -139,11 +140,13 @@ def _unknown_sections(root: Node, spans: Spans, sink: Sink) -> set[str]:
     assert isinstance(root.value, Mapping)
     meant = set()
     unknown = [key for key in root.value if key not in SECTIONS and key not in _HEADER]
-    for key in unknown[:MAX_FINDINGS]:
+    for key in unknown[:MOST_OF_A_CODE]:
         finding, suggestion = findings.unknown_key((key,), findings.known_keys(()), spans)
         sink.add(finding)
         if suggestion:
             meant.add(suggestion)
+    if len(unknown) > MOST_OF_A_CODE:  # to look for the nearest key of each takes long
+        sink.leave_out("DSV201", len(unknown) - MOST_OF_A_CODE)
     if "extends" in meant:  # whatever is missing was to come from there
         meant.update(findings.known_keys(()))
     return meant

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,21 +22,25 @@ from dsv41c.kernels.catalog import OPS
 from dsv41c.report import render
 
 MANY = 50_000
-TEXTS = {
-    "keys": "{" + ",".join(f"k{number}: 1" for number in range(MANY)) + "}",
-    "keys of a section": "model: {" + ",".join(f"k{number}: 1" for number in range(MANY)) + "}",
-    "one key": "{" + ",".join("k: 1" for _ in range(MANY)) + "}",
-    "tags": "[" + ",".join("!!x 1" for _ in range(MANY)) + "]",
-    "ranges": "extends: toy\nlayers: {compress_ratios: {" + ",".join(f"{number}: 1" for number in range(MANY)) + "}}",
-    "sources": "extends: toy\nlayers: {kv_source_layers: [" + ",".join(str(number) for number in range(MANY)) + "]}",
-    "reads": "extends: toy\nlayers: {reads: {" + ",".join(f"{number}: {{topk: 3}}" for number in range(MANY)) + "}}",
+TEXTS: dict[str, Callable[[range], str]] = {
+    "keys": lambda numbers: "{" + ",".join(f"k{number}: 1" for number in numbers) + "}",
+    "keys of a section": lambda numbers: "model: {" + ",".join(f"k{number}: 1" for number in numbers) + "}",
+    "one key": lambda numbers: "{" + ",".join("k: 1" for _ in numbers) + "}",
+    "tags": lambda numbers: "[" + ",".join("!!x 1" for _ in numbers) + "]",
+    "ranges": lambda numbers: _layers("compress_ratios: {" + ",".join(f"{number}: 1" for number in numbers) + "}"),
+    "sources": lambda numbers: _layers("kv_source_layers: [" + ",".join(map(str, numbers)) + "]"),
+    "reads": lambda numbers: _layers("reads: {" + ",".join(f"{number}: {{topk: 3}}" for number in numbers) + "}"),
 }
+
+
+def _layers(text: str) -> str:
+    return f"extends: toy\nlayers: {{{text}}}"
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_of_thousands_of_faults_is_told_in_a_moment(name: str) -> None:
     start = time.process_time()
-    loaded = load("-", stdin=lambda: TEXTS[name])
+    loaded = load("-", stdin=lambda: TEXTS[name](range(MANY)))
     found = check(loaded)
     told = render(found, loaded.sources)
     assert has_errors(found)
@@ -52,6 +58,48 @@ def test_findings_of_one_code_are_kept_up_to_a_number_and_all_counted() -> None:
     assert len(tuple(sink)) == MOST_OF_A_CODE + 1
     assert sink.errors == 3 * MOST_OF_A_CODE + 1
     assert sink.failed
+    for number in range(3 * MOST_OF_A_CODE):  # known already
+        sink.add(Diagnostic("DSV201", f"unknown key `k{number}`"))
+    assert {each.message: each.left_out for each in sink if each.left_out} == {"unknown key `k199`": 2 * MOST_OF_A_CODE}
+    whole = Sink()
+    whole.add(Diagnostic("DSV201", "one more"))
+    whole.extend(sink)
+    last, *others = [each for each in whole if each.left_out]
+    assert not others and (last.message, last.left_out) == ("unknown key `k198`", 2 * MOST_OF_A_CODE + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "sound"),
+    [
+        ("keys", "DSV201", 0),
+        ("keys of a section", "DSV201", 0),
+        ("one key", "DSV106", 1),
+        ("tags", "DSV107", 0),
+        ("ranges", "DSV210", 8),
+        ("sources", "DSV301", 8),
+        ("reads", "DSV301", 8),
+    ],
+)
+def test_every_fault_of_a_text_is_counted(name: str, code: str, sound: int) -> None:
+    found = check(load("-", stdin=lambda: TEXTS[name](range(1000))))
+    of_code = [each for each in found if each.code == code]
+    assert len(of_code) == MOST_OF_A_CODE
+    assert len(of_code) + sum(each.left_out for each in of_code) == 1000 - sound
+
+
+def test_the_rest_of_two_specs_is_counted_once_where_it_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = ", ".join(f"k{number}: 1" for number in range(MOST_OF_A_CODE + 50))
+    Path("base.yaml").write_text(f"{{extends: toy, {keys}}}")
+    Path("one.yaml").write_text("extends: base.yaml\n")
+    Path("two.yaml").write_text(f"{{extends: toy, {keys}}}")
+    assert main(["validate", "base.yaml", "one.yaml"]) == 1
+    assert capsys.readouterr().out.endswith("\n200 errors, and 50 more of DSV201 that are not shown\n")
+    assert main(["validate", "base.yaml", "two.yaml", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["summary"]["errors"], report["left_out"]) == (2 * MOST_OF_A_CODE, {"DSV201": 100})
 
 
 def test_places_can_be_given_other_file_names() -> None:

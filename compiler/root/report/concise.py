@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 
 from dsv41c.diagnostics import Diagnostic, ordered
 from dsv41c.report.escape import escape, short
+from dsv41c.report.summary import left_out
 
 
 def concise(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> str:
     """The concise form; findings without a place start with the code."""
-    lines = []
-    for diagnostic in ordered(diagnostics):
+    lines, found = [], ordered(diagnostics)
+    for diagnostic in found:
         span = diagnostic.span
         place = f"{escape(span.file)}:{max(span.line, 1)}:{max(span.column, 1)}: " if span else ""
         lines.append(f"{place}{diagnostic.code} {short(diagnostic.message)}\n")
+    lines += [f"{code} {count:,} more that are not shown\n" for code, count in left_out(found).items()]
     return "".join(lines)

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping
 from dsv41c.codes import TABLE
 from dsv41c.diagnostics import Diagnostic, ordered
 from dsv41c.report.escape import short
+from dsv41c.report.summary import left_out
 
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def github(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> str:
     """The GitHub form. A finding's help follows its message on a line of its own."""
-    return "".join(_command(each) for each in ordered(diagnostics))
+    found = ordered(diagnostics)
+    more = (Diagnostic(code, f"{count:,} more that are not shown") for code, count in left_out(found).items())
+    return "".join(_command(each) for each in (*found, *more))
 
 
 def _command(diagnostic: Diagnostic) -> str:

@@ -1,4 +1,7 @@
-"""Findings as JSON, for programs: `dsv41c.diagnostics/1.1`. A minor version may add keys."""
+"""Findings as JSON, for programs: `dsv41c.diagnostics/1.2`. A minor version may add keys.
+
+`summary` counts what `diagnostics` holds; `left_out` says of codes that came too often how many more there were.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ from typing import Any
 
 from dsv41c.codes import TABLE
 from dsv41c.diagnostics import Diagnostic, Span, ordered
-from dsv41c.report.summary import counts
+from dsv41c.report.summary import counts, left_out
 
-FORMAT = "dsv41c.diagnostics/1.1"
+FORMAT = "dsv41c.diagnostics/1.2"
 
 
 def as_json(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> str:
     """The JSON form: ASCII, sorted keys, two spaces."""
     found = ordered(diagnostics)
-    report = {"format": FORMAT, "summary": counts(found), "diagnostics": [_finding(each) for each in found]}
+    report = {
+        "format": FORMAT,
+        "summary": counts(found),
+        "left_out": left_out(found),
+        "diagnostics": [_finding(each) for each in found],
+    }
     return json.dumps(report, indent=2, sort_keys=True) + "\n"
 
 

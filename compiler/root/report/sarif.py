@@ -12,6 +12,7 @@ from urllib.parse import quote
 from dsv41c import __version__
 from dsv41c.codes import TABLE
 from dsv41c.diagnostics import Diagnostic, Span, ordered
+from dsv41c.report.summary import left_out
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -20,11 +21,14 @@ def sarif(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None =
     """The SARIF form, one run."""
     found = ordered(diagnostics)
     codes = sorted({each.code for each in found})
-    run = {
+    run: dict[str, Any] = {
         "tool": {"driver": {"name": "dsv41c", "version": __version__, "rules": [_rule(code) for code in codes]}},
         "columnKind": "unicodeCodePoints",
         "results": [_result(each, codes.index(each.code)) for each in found],
     }
+    if more := left_out(found):
+        told = [_notification(code, codes.index(code), count) for code, count in more.items()]
+        run["invocations"] = [{"executionSuccessful": True, "toolExecutionNotifications": told}]
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, sort_keys=True) + "\n"
 
 
@@ -58,6 +62,12 @@ def _result(diagnostic: Diagnostic, index: int) -> dict[str, Any]:
     if diagnostic.fix:
         result["fixes"] = [_fix(diagnostic)]
     return result
+
+
+def _notification(code: str, index: int, count: int) -> dict[str, Any]:
+    """That there were more results of a rule than are listed."""
+    message = {"text": f"{count:,} more of {code} that are not shown"}
+    return {"level": "warning", "message": message, "associatedRule": {"id": code, "index": index}}
 
 
 def _plain(text: str) -> str:
