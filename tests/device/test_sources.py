@@ -1,4 +1,4 @@
-"""Where weights and rows come from makes no difference on a GPU: engram tables by storage, and a GGUF file."""
+"""Where weights and rows come from on a GPU: engram tables by storage, and a GGUF file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_native import FAMILY, TOKENS, sources
+from test_native import FAMILY, TOKENS, WORSE, apart, exact, prompt_rows, sources, token_by_token
 from torch import Tensor
 
 from dsv41c.compiler.cli import main
@@ -19,12 +19,17 @@ PROMPT, STEPS = 37, 24
 NO_CACHE = ("engram.row_cache_bytes=0",)
 
 
-def story(folder: Path, checkpoint: Path, *sets: str, spec: str) -> tuple[Engine, Tensor]:
-    """An engine, and logits [n, V] of a prompt, of captured steps of one and two sessions, and of steps in flight."""
+def started(folder: Path, checkpoint: Path, *sets: str, spec: str) -> Engine:
     options = [word for each in ("numerics.activation_quant=none", *sets) for word in ("--set", each)]
     assert main(["compile", spec, "--target", FAMILY, *options, "-o", str(folder)]) == 0
     engine = Engine(load_plan(folder), checkpoint)
     assert engine.captured is not None
+    return engine
+
+
+def story(folder: Path, checkpoint: Path, *sets: str, spec: str) -> tuple[Engine, Tensor]:
+    """An engine, and logits [n, V] of a prompt, of captured steps of one and two sessions, and of steps in flight."""
+    engine = started(folder, checkpoint, *sets, spec=spec)
     first, second = engine.open(), engine.open()
     rows = [engine.feed(first, TOKENS[:PROMPT], all_logits=True, chunk=16), engine.feed(second, TOKENS[5:16])[None]]
     for step, token in enumerate(TOKENS[PROMPT : PROMPT + STEPS]):
@@ -52,12 +57,15 @@ def test_logits_are_the_same_wherever_engram_rows_are(model: str, tmp_path: Path
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs the package gguf")
-def test_a_gguf_file_gives_the_logits_of_the_release_layout(tmp_path: Path) -> None:
+def test_logits_of_a_gguf_file_are_as_near_to_f32_as_those_of_the_host(tmp_path: Path) -> None:
+    """Not those of the release layout to the bit: matrices that a file has in BF16 go through other kernels."""
     import gguf_made as made
 
-    spec, checkpoint = sources("tiny")
     file = made.write(tmp_path / "x.gguf", made.tensors("c"), made.keys("c"))
-    _, want = story(tmp_path / "release", checkpoint, spec=spec)
-    engine, got = story(tmp_path / "gguf", file, spec=spec)
+    engine = started(tmp_path / "plan", file, spec=sources("tiny")[0])
     assert engine.executor.kernels.variant == "triton"  # type: ignore[attr-defined]
-    assert torch.equal(got, want), (got - want).abs().max()
+    want, host = exact("reference")
+    for way in (prompt_rows, token_by_token):
+        distance = apart(way(engine), want)
+        print(f"{way.__name__}: {distance:.4f} from f32, the host {host:.4f}")
+        assert distance <= WORSE * host
