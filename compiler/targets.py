@@ -1,4 +1,7 @@
-"""What each family of devices has kernels for: every kind of op and fused kind, worked out from the kernels' data."""
+"""What each family of devices has kernels for: every kind of op and fused kind, worked out from the kernels' data.
+
+And the largest values that native ones take.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,19 @@ from dsv41c.kernels.fusion import FUSED, NATIVE
 
 # Said of the native kernels, where their place does not show it.
 FP8_NOTE = "OCP fp8 codes are decoded by integer arithmetic on rocm, so FNUZ hardware (gfx942) reads them right"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The largest value of a spec that the native kernels of an op kind take, on the families that have them."""
+
+    path: tuple[str, str]
+    kind: str
+    most: int
+
+
+# A tile of `kernels.triton.select` holds 4096 keys, and one block at least.
+LIMITS = (Limit(("indexer", "candidate_block_size"), "select_candidates", 4096),)
 
 
 @dataclass(frozen=True, slots=True)

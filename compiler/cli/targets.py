@@ -16,7 +16,7 @@ def work(arguments: Namespace, console: Console) -> int:
 
 
 def _lines() -> Iterator[str]:
-    from dsv41c.compiler.targets import FP8_NOTE, rows
+    from dsv41c.compiler.targets import FP8_NOTE, LIMITS, rows
     from dsv41c.kernels.catalog import FAMILIES
     from dsv41c.kernels.fusion import ARCHITECTURES, NATIVE_SPECS
 
@@ -34,18 +34,21 @@ def _lines() -> Iterator[str]:
     compiled = "; ".join(f"{family} {', '.join(names)}" for family, names in ARCHITECTURES.items())
     yield f"native kernels are compiled for {compiled}"
     yield f"native kernels run specs of {wanted}; others run on the reference kernels"
+    largest = ", ".join(f"{'.'.join(limit.path)}: {limit.most}" for limit in LIMITS)
+    yield f"native kernels take at most {largest}"
     yield FP8_NOTE
 
 
 def _json() -> str:
-    from dsv41c.compiler.targets import FP8_NOTE, rows
+    from dsv41c.compiler.targets import FP8_NOTE, LIMITS, rows
     from dsv41c.kernels.catalog import FAMILIES
     from dsv41c.kernels.fusion import ARCHITECTURES, NATIVE_SPECS
 
     data = {
-        "format": "dsv41c.targets/1.0",
+        "format": "dsv41c.targets/1.1",
         "families": {family: {"architectures": list(ARCHITECTURES.get(family, ()))} for family in FAMILIES},
         "native_specs": dict(NATIVE_SPECS),
+        "native_limits": {".".join(limit.path): limit.most for limit in LIMITS},
         "kinds": [{"kind": row.kind, "covers": list(row.covers), "kernels": row.kernels} for row in rows()],
         "notes": [FP8_NOTE],
     }

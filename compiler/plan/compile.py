@@ -12,6 +12,7 @@ from dsv41c.compiler.build import build
 from dsv41c.compiler.checks import check
 from dsv41c.compiler.plan import folder as folders
 from dsv41c.compiler.plan.describe import plan_model
+from dsv41c.compiler.plan.limits import beyond_limits
 from dsv41c.compiler.plan.lower import lower, missing_kernels, with_files
 from dsv41c.compiler.plan.render import render
 from dsv41c.compiler.spec.write import to_yaml
@@ -34,7 +35,8 @@ class Plan:
 def compile_spec(loaded: Loaded, *, dump: Path | None = None, verify: bool = False) -> Plan:
     """The plan of a spec. `dump` gets the program after each pass; `verify` checks the graph after each.
 
-    Raises `UserFault` with every finding where the checks refuse the spec, or its devices lack a kernel (DSV601).
+    Raises `UserFault` with every finding where the checks refuse the spec, or its devices lack a kernel (DSV601) or
+    have one that does not take a value of it (DSV602).
     """
     found = check(loaded)
     if loaded.spec is None or has_errors(found):
@@ -43,9 +45,9 @@ def compile_spec(loaded: Loaded, *, dump: Path | None = None, verify: bool = Fal
     spans = loaded.spans.named(loaded.names)
     program = passes.Program(loaded.spec, spans, build(loaded.spec, spans))
     program = passes.run(program, dump=dump, verify=verify)
-    missing = missing_kernels(program)
-    if missing:
-        raise UserFault((*found, *(_where_given(finding, loaded.names) for finding in missing)))
+    refused = [*missing_kernels(program), *beyond_limits(program)]
+    if refused:
+        raise UserFault((*found, *(_where_given(finding, loaded.names) for finding in refused)))
     spec_text = to_yaml(loaded.spec)
     manifest = lower(program, spec_text)
     model = plan_model(program, sha256(spec_text.encode()), manifest.memory, manifest.buffers)

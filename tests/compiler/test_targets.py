@@ -49,6 +49,7 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert next(line for line in lines if line.startswith("engram_gate")).split() == [
         "engram_gate", "reference", "native", "native", "reference"
     ]  # fmt: skip
+    assert "native kernels take at most indexer.candidate_block_size: 4096\n" in out
     assert "compiled for cuda sm_90, sm_89; rocm gfx942, gfx1100" in out
     assert "FNUZ hardware (gfx942) reads them right" in out
     assert "numerics.compute: bf16" in out and all(line == line.rstrip() for line in lines)
@@ -56,7 +57,8 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(shown(capsys, "--json"))
-    assert data["format"] == "dsv41c.targets/1.0"
+    assert data["format"] == "dsv41c.targets/1.1"
+    assert data["native_limits"] == {"indexer.candidate_block_size": 4096}
     assert data["families"]["rocm"] == {"architectures": ["gfx942", "gfx1100"]}
     assert data["kinds"] == [
         {"kind": row.kind, "covers": list(row.covers), "kernels": row.kernels} for row in targets.rows()

@@ -73,6 +73,7 @@ _FLOW = {
     "DSV506": ("the graph of two stages with compressed KV in a `transfer`", "with compressed KV in a `mirror`"),
     "DSV508": ("the graph of two shards without an `all_reduce`", "the graph as the compiler splits it"),
     "DSV601": ("a target whose family has no kernel for an op of the spec", "a family that the finding lists"),
+    "DSV602": ("`indexer.candidate_block_size: 8192` with `--target cuda`", "of 4096"),
 }
 _CUTS = {
     "DSV240": ("dsv41c cut toy --layers 0,1,3,6", "dsv41c cut toy --layers 0-3,5,6"),

@@ -15,12 +15,15 @@ from hypothesis import given, settings
 
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
+from dsv41c.compiler.checks import check
 from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.plan.diff import diff
 from dsv41c.compiler.plan.folder import stale
+from dsv41c.compiler.plan.limits import beyond_limits
 from dsv41c.compiler.plan.lower import missing_kernels
 from dsv41c.compiler.plan.weights import dimensions
 from dsv41c.compiler.spec import load
+from dsv41c.compiler.targets import Limit
 from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.catalog import OPS, WEIGHT_ROLES
 from dsv41c.runtime.manifest import to_text
@@ -150,6 +153,37 @@ def test_ops_without_a_kernel_are_refused_by_name():
     assert dict(finding.facts)["target"] == "hpu (hpu:0)" and dict(finding.facts)["layers"] == "5"
 
 
+def on_cuda(*sets):
+    found = load("toy", target="cuda", sets=sets)
+    return passes.run(passes.Program(found.spec, found.spans, build(found.spec, found.spans)))
+
+
+def test_a_size_beyond_what_a_target_takes_is_refused_before_it_runs():
+    """As a device whose selection takes blocks of 8 groups, and a spec with blocks of 16."""
+    eight = [Limit(("indexer", "candidate_block_size"), "select_candidates", 8)]
+    (finding,) = beyond_limits(on_cuda("indexer.candidate_block_size=16"), eight)
+    assert finding.code == "DSV602" and "is 16, native kernels of cuda for `select_candidates` take" in finding.message
+    assert "at most 8" in finding.message and finding.help.startswith("give at most 8; ")
+    assert dict(finding.facts)["op"] == "layers.5.attn.select_candidates"
+    assert beyond_limits(on_cuda("indexer.candidate_block_size=8"), eight) == []
+    # Plain torch runs it, or nothing does.
+    assert beyond_limits(on_cuda("indexer.candidate_block_size=16", "numerics.compute=f32"), eight) == []
+    assert beyond_limits(on_cuda("indexer.candidate_block_size=16", "layers.candidate_source_layer=-1"), eight) == []
+
+
+def test_compile_refuses_blocks_that_its_kernels_do_not_take(tmp_path):
+    (tmp_path / "wide.yaml").write_text("extends: toy\nindexer: {candidate_block_size: 4097}\n")
+    wide = str(tmp_path / "wide.yaml")
+    assert not check(load(wide, target="cuda"))
+    for target in ("cuda", "rocm"):
+        with pytest.raises(UserFault) as caught:
+            compile_spec(load(wide, target="cuda", sets=[f"placement.devices=[{target}:0]"]))
+        (finding,) = caught.value.diagnostics
+        assert (finding.code, str(finding.span)) == ("DSV602", f"{wide}:2:33")
+    assert compile_spec(load(wide)).files
+    assert compile_spec(load("toy", target="cuda", sets=["indexer.candidate_block_size=4096"])).files
+
+
 def test_compile_refuses_what_validate_refuses(loaded):
     with pytest.raises(UserFault) as caught:
         compile_spec(loaded("layers: {kv_source_layers: [3, 5]}"))
@@ -187,6 +221,7 @@ import sys
 from pathlib import Path
 from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.spec import load
+from dsv41c.compiler.targets import Limit
 write_plan(compile_spec(load("deepseek-v4.1-flash")), Path(sys.argv[1]))
 assert not {"torch", "safetensors", "tokenizers"} & sys.modules.keys()
 """

@@ -1,4 +1,4 @@
-"""What sets off the codes of lowering (6xx): a catalogue without a kernel for an op of the toy."""
+"""What sets off the codes of lowering (6xx): a catalogue without a kernel for an op, and blocks beyond the kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dsv41c.compiler import passes
 from dsv41c.compiler.build import build
+from dsv41c.compiler.plan import Plan, compile_spec
 from dsv41c.compiler.plan.lower import missing_kernels
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic
@@ -24,4 +25,11 @@ def _attend_on(*families: str) -> Callable[[Path], list[Diagnostic]]:
     return trigger
 
 
-TRIGGERS = {"DSV601": (_attend_on("cuda"), _attend_on("cuda", "cpu"))}
+def _blocks_of(size: int) -> Callable[[Path], Plan]:
+    return lambda _: compile_spec(load("toy", target="cuda", sets=(f"indexer.candidate_block_size={size}",)))
+
+
+TRIGGERS = {
+    "DSV601": (_attend_on("cuda"), _attend_on("cuda", "cpu")),
+    "DSV602": (_blocks_of(8192), _blocks_of(4096)),
+}

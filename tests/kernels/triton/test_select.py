@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from dsv41c.compiler.targets import LIMITS
 from dsv41c.kernels.fusion import FUSED
 from dsv41c.kernels.reference import select as reference
 from dsv41c.kernels.reference.rows import stored
@@ -60,6 +61,17 @@ def test_candidates(count, size, ratio):
         assert torch.equal(
             select.select_candidates(step, score, **options), reference.select_candidates(step, score, **options)
         )
+
+
+def test_blocks_as_large_as_compile_allows():
+    (limit,) = (limit for limit in LIMITS if limit.kind == "select_candidates")
+    count = limit.most + 5
+    step, score = Step(torch.tensor([0]), torch.tensor([count - 1]), count), normal(1, 1, 1, count)
+    options = {"ratio": 1, "block_size": limit.most, "blocks": 1}
+    kept = select.select_candidates(step, score, **options)
+    assert torch.equal(kept, reference.select_candidates(step, score, **options))
+    with pytest.raises(Exception, match="must not be zero"):  # what DSV602 keeps from being run
+        select.select_candidates(step, score, **{**options, "block_size": limit.most + 1})
 
 
 def case(positions, tokens, context, *, ratio, cache, ties, heads=4, channels=32, seed=0):
