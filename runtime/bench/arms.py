@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dsv41c.kernels.step import Step
+from dsv41c.runtime.bench.ahead import ReadAhead
 from dsv41c.runtime.bench.measure import Clock
 from dsv41c.runtime.bench.torch_arm import plain_torch
 from dsv41c.runtime.captured import CapturedSteps
@@ -57,6 +58,12 @@ class StepInputs:
         """The place of a step; they come round again."""
         return Step(self.slots, self.positions[index % len(self.ids)], self.context)
 
+    def ahead(self, engine: Engine | None) -> ReadAhead | None:
+        """Begins their steps; None where no rows are read ahead."""
+        if engine is None or engine.steps.prefetch is None:
+            return None
+        return ReadAhead(engine, engine.steps.prefetch, self.ids, self.slots, self.positions, self.context)
+
 
 class Arm(Protocol):
     """A way to run steps. `graphs` and `capture_seconds` are None where nothing is captured."""
@@ -69,7 +76,10 @@ class Arm(Protocol):
         ...
 
     def step(self, index: int) -> Tensor:
-        """Start a step, waiting for nothing; logits f32 [B, 1, V], which the next step may overwrite."""
+        """Start a step; logits f32 [B, 1, V], which the next step may overwrite.
+
+        It waits for nothing, or as a real step does where rows of tables come from the host.
+        """
         ...
 
     def release(self) -> None:
@@ -87,12 +97,14 @@ class CapturedArm:
         cut = replace(plan, manifest=plan.manifest.model_copy(update={"runtime": runtime}))
         self.executor = Executor(cut, kernels, engine.weights, engine.pools)
         self.contexts = engine.captured.contexts if engine.captured is not None else None
+        self.engine = engine
         self.kernels = kernels
         self.devices = devices
         self.graphs: int | None = None
         self.capture_seconds: float | None = None
         self.steps: CapturedSteps | None = None
         self.inputs: StepInputs | None = None
+        self.ahead: ReadAhead | None = None
 
     def prepare(self, inputs: StepInputs) -> None:
         """Capture the steps of one batch and context. A step without graphs comes first, so that compiling is over."""
@@ -103,15 +115,18 @@ class CapturedArm:
         self.capture_seconds = Clock(self.devices[0].place).wall(lambda: steps.prepare(inputs.context))
         self.graphs = len(steps.ranges)
         steps.inputs[inputs.batch].slots.copy_(inputs.slots)
-        self.steps, self.inputs = steps, inputs
+        self.steps, self.inputs, self.ahead = steps, inputs, inputs.ahead(self.engine)
 
     def step(self, index: int) -> Tensor:
         """Copy the inputs to where the graphs read them, and replay."""
         assert self.steps is not None and self.inputs is not None, "a step comes after `prepare`"
-        given, place = self.steps.inputs[self.inputs.batch], index % len(self.inputs.ids)
-        given.ids.copy_(self.inputs.ids[place])
-        given.positions.copy_(self.inputs.positions[place])
-        logits = self.steps.replay(self.inputs.batch, self.inputs.context)
+        if self.ahead is not None:
+            logits = self.steps.run(*self.ahead.begin(index))
+        else:
+            given, place = self.steps.inputs[self.inputs.batch], index % len(self.inputs.ids)
+            given.ids.copy_(self.inputs.ids[place])
+            given.positions.copy_(self.inputs.positions[place])
+            logits = self.steps.replay(self.inputs.batch, self.inputs.context)
         assert logits is not None, "a bench has every stage"
         return logits
 
@@ -123,25 +138,39 @@ class CapturedArm:
 
 
 class EagerArm:
-    """Every kernel called as the plan's code does. `contexts`: as far as graphs of the same kernels reach."""
+    """Every kernel called as the plan's code does. `contexts`: as far as graphs of the same kernels reach.
+
+    `engine`: whose steps read rows ahead, where they do.
+    """
 
     graphs: int | None = None
     capture_seconds: float | None = None
 
-    def __init__(self, executor: Executor, contexts: Sequence[int] = ()) -> None:
+    def __init__(self, executor: Executor, contexts: Sequence[int] = (), engine: Engine | None = None) -> None:
         self.executor = executor
         self.contexts = tuple(contexts)
+        self.engine = engine
         self.inputs: StepInputs | None = None
+        self.ahead: ReadAhead | None = None
 
     def prepare(self, inputs: StepInputs) -> None:
         """Take the inputs, with the context that a graph for them would have."""
         reach = next((context for context in self.contexts if context >= inputs.context), inputs.context)
         self.inputs = replace(inputs, context=reach)
+        self.ahead = self.inputs.ahead(self.engine)
 
     def step(self, index: int) -> Tensor:
         """Run the regions."""
         assert self.inputs is not None, "a step comes after `prepare`"
-        return self.executor.run(self.inputs.ids[index % len(self.inputs.ids)], self.inputs.step(index))
+        rows, weights = None, None
+        if self.ahead is not None:
+            _, rows, fetched = self.ahead.begin(index)
+            if fetched is not None:
+                weights = self.ahead.prefetch.over(self.executor.weights, fetched, self.executor.checks)
+        ids = self.inputs.ids[index % len(self.inputs.ids)]
+        logits = self.executor.run_stages(ids, {0: self.inputs.step(index)}, rows, weights=weights)
+        assert logits is not None, "a bench has every stage"
+        return logits
 
     def release(self) -> None:
         """Nothing is kept."""
@@ -181,7 +210,9 @@ def make_arms(plan: Plan, engine: Engine, names: tuple[str, ...]) -> dict[str, A
     makers: dict[str, Callable[[], Arm]] = {
         **{name: partial(_captured, plan, engine, kernels, name) for name in CAPTURED},
         "eager": lambda: EagerArm(
-            Executor(plan, kernels, engine.weights, engine.pools), captured.contexts if captured is not None else ()
+            Executor(plan, kernels, engine.weights, engine.pools),
+            captured.contexts if captured is not None else (),
+            engine,
         ),
         "torch": lambda: TorchArm(engine),
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from golden_tiny import plan
+from golden_tiny import TINY, plan
 
 from dsv41c.kernels.registry import kernels_for
 from dsv41c.runtime.bench.arms import ARMS, CapturedArm, EagerArm, StepInputs, apart, bench_plan, make_arms, state_kept
@@ -15,16 +17,20 @@ from dsv41c.runtime.bench.options import BenchOptions, Cell
 from dsv41c.runtime.bench.random_state import fill_slot
 from dsv41c.runtime.bench.random_weights import random_weights
 from dsv41c.runtime.bench.torch_arm import oracle
+from dsv41c.runtime.captured import StagedTable
 from dsv41c.runtime.device.cpu import CpuDevice
 from dsv41c.runtime.engine import Engine
+from dsv41c.runtime.prefetch import Prefetch
+from dsv41c.runtime.weights.table import StoredTable
 
 PLAN = bench_plan(plan())
 WEIGHTS = random_weights(PLAN.manifest, torch.device("cpu"))
 
 
-def engine(sessions: int = 2) -> Engine:
-    made = Engine(PLAN, "", weights=WEIGHTS)
-    for _ in range(sessions):
+def engine(checkpoint: Path | None = None) -> Engine:
+    """With two sessions; random weights, of which tables are in memory, or those of a checkpoint."""
+    made = Engine(PLAN, "", weights=WEIGHTS) if checkpoint is None else Engine(PLAN, checkpoint)
+    for _ in range(2):
         fill_slot(made.pools, PLAN.manifest, made.open().slot, torch.Generator().manual_seed(3))
     return made
 
@@ -49,6 +55,32 @@ def test_captured_arms_give_what_the_reference_gives(capture: str):
             want = oracle(running).run(given.step(index), {"ids": given.ids[index % 3]})["logits"]
         assert apart(arm.step(index), want) < 1e-5
     arm.release()
+
+
+def test_rows_of_stored_tables_are_read_ahead_as_in_steps_of_an_engine(monkeypatch: pytest.MonkeyPatch):
+    """Each step begins when the last one is over, asks no device for ids, and gives what the reference gives."""
+    running = engine(TINY)
+    arms = [make_arms(PLAN, running, ("eager",))["eager"], captured(running, "all")]
+    seen: list[str] = []
+    begin, reads = Prefetch.begin, StoredTable.rows
+    for context in (41, 44):  # the second cell begins where the first one ends, with another history
+        given = step_inputs(running, Cell(2, context), [0, 1], 3, seed=5)
+        fill_slot(running.pools, PLAN.manifest, 0, torch.Generator().manual_seed(context))
+        for arm in arms:
+            assert arm is not None
+            arm.prepare(given)
+        with monkeypatch.context() as patch:
+            patch.setattr(CpuDevice, "synchronize", lambda self: seen.append("wait"))
+            patch.setattr(Prefetch, "begin", lambda *given: seen.append("begin") or begin(*given))
+            patch.setattr(StoredTable, "rows", lambda *given: seen.append("read") or reads(*given))
+            patch.setattr(StagedTable, "fetch", None)
+            for arm, index in ((arms[0], 3), (arms[1], 0), (arms[1], 1), (arms[1], 2)):
+                assert arm is not None
+                with state_kept(running):
+                    want = oracle(running).run(given.step(index), {"ids": given.ids[index % 3]})["logits"]
+                seen.clear()
+                assert apart(arm.step(index), want) < 1e-5, (context, index)
+                assert seen == ["wait", "begin", "read", "read"]
 
 
 def test_arms_that_a_device_cannot_have_are_none():
