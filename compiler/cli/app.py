@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from dsv41c.compiler.cli.console import Console
-from dsv41c.compiler.cli.parsing import UsageError, overview, parse
+from dsv41c.compiler.cli.parsing import UsageError, overview, parse, wants_json
 from dsv41c.compiler.cli.verbs import VERBS
 from dsv41c.diagnostics import UserFault
 from dsv41c.settings import read_settings
@@ -63,7 +63,12 @@ def _told(argv: Sequence[str]) -> int:
         console = _console(arguments)
         return _guarded(arguments, console)
     except UsageError as error:
-        console.say(f"{error.usage}dsv41c: {_printable(str(error))}")
+        if console.json or wants_json(argv):
+            from dsv41c.compiler.cli.faults import show, wrong_usage
+
+            show(replace(console, json=True), [wrong_usage(error, argv)])
+        else:
+            console.say(f"{error.usage}dsv41c: {_printable(str(error))}")
         return USAGE
     except SystemExit as leaving:  # argparse, after --help and --version
         if getattr(sys.stdout, "lost", False):

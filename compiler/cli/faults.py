@@ -11,13 +11,15 @@ from dataclasses import replace
 
 from dsv41c import __version__
 from dsv41c.compiler.cli.console import Console
-from dsv41c.diagnostics import Diagnostic, UserFault, has_errors
+from dsv41c.compiler.cli.parsing import UsageError
+from dsv41c.compiler.cli.verbs import VERBS
+from dsv41c.diagnostics import Diagnostic, Span, UserFault, has_errors
 
 FAILED = 1
 USAGE = 2
 # Faults of what was asked for or of where it was asked, not of the content: files that are not there or cannot be
 # written, names and options that mean nothing, a plan for devices that are not here, or have no memory, or fail.
-_NUMBERS = (117, 150, 151, 152, 154, 220, 241, 242, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, 890, 892)
+_NUMBERS = (117, 150, 151, 152, 154, 158, 220, 241, 242, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, 890, 892)
 _USAGE = (*_NUMBERS, *range(841, 844), *range(880, 885))
 USAGE_CODES = frozenset(f"DSV{number}" for number in _USAGE)
 
@@ -59,6 +61,15 @@ def show(console: Console, diagnostics: Iterable[Diagnostic], sources: Mapping[s
         console.result(render(found, sources or {}, "json"))
     else:
         console.say(render(found, sources or {}, color=console.colored(sys.stderr)).rstrip("\n"))
+
+
+def wrong_usage(error: UsageError, argv: Sequence[str]) -> Diagnostic:
+    """The finding (DSV158) of arguments that do not fit, for programs; people are told by usage and message alone."""
+    verb = next((word for word in argv if word in VERBS), None)
+    usage = " ".join(error.usage.removeprefix("usage:").split())
+    facts = (("usage", usage),) if usage else ()
+    help_text = f"`dsv41c {verb} --help` says what it takes" if verb else "`dsv41c --help` lists the verbs"
+    return Diagnostic("DSV158", str(error), Span("<command line>"), facts=facts, help=help_text)
 
 
 def where_raised(fault: UserFault) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 from dsv41c import __version__
@@ -66,6 +67,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             nearest(f"`{unknown[0]}` is not an argument of `{known.verb}`", unknown[0], options), verb.format_usage()
         )
     return known
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Whether arguments that need not fit ask for JSON."""
+    words = list(argv)[: list(argv).index("--")] if "--" in argv else list(argv)
+    return "--json" in words or "--format=json" in words or ("--format", "json") in pairwise(words)
 
 
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:

@@ -84,6 +84,35 @@ def test_check_says_where_no_plan_is(run: Run, tmp_path: Path):
     assert other.err == "notes is no plan: it has no manifest.json\n"
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("validate", "--json"), "SPEC"),
+        (("validate", "toy", "--json", "--frobnicate"), "`--frobnicate` is not an argument of `validate`"),
+        (("--json", "valdate", "toy"), "did you mean `validate`?"),
+        (("graph", "toy", "--format", "json", "--level"), "expected one argument"),
+        (("validate", "--format=json"), "SPEC"),
+        (("compile", "toy", "--json"), "-o DIR"),
+        (("validate", "-", "-", "--json"), "once"),
+        (("graph", "toy", "--json", "--depth", "1"), "`--depth` counts steps"),
+        (("run", "plan", "--json", "--checkpoint", "c", "--ids", "1", "--top-p", "2"), "--top-p"),
+        (("explain", "DSV999", "--json"), "is not a code"),
+    ],
+)
+def test_wrong_usage_is_json_where_that_is_asked_for(run: Run, argv: tuple[str, ...], said: str):
+    ran = run(*argv)
+    assert (ran.code, ran.err) == (2, "")
+    [finding] = json.loads(ran.out)["diagnostics"]
+    assert (finding["code"], finding["severity"]) == ("DSV158", "error")
+    assert said in finding["message"] and "--help" in finding["help"]
+    assert all("\n" not in fact["value"] for fact in finding["facts"])
+
+
+def test_a_word_behind_the_arguments_asks_for_nothing(run: Run):
+    ran = run("validate", "--frobnicate", "--", "--json")
+    assert (ran.code, ran.out) == (2, "") and "--frobnicate" in ran.err
+
+
 # --- exit codes ------------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ _TEXT = {
         "F as `run` or `bench --json` wrote it",
     ),
     "DSV157": ("`--overlay` with the numbers of a model of 40 layers, over one of 8", "the numbers of this model"),
+    "DSV158": ("`dsv41c validate --json`, without a SPEC", "`dsv41c validate toy --json`"),
 }
 _SPEC = {
     "DSV221": ("a.yaml has `extends: b.yaml`, and b.yaml `extends: a.yaml`", "b.yaml has `extends: toy`"),

@@ -107,4 +107,17 @@ Numbers of layers that are not drawn would be left out in silence. Most often th
 number is no fault.
 """,
     ),
+    Code(
+        "DSV158",
+        "wrong-usage",
+        "error",
+        "the arguments of the command line do not fit",
+        """\
+A verb or an argument that does not exist, one that is missing, a value that an argument does not take, or two arguments
+that do not go together. Nothing was done. It has a code for programs, where `--json` is among the arguments; without
+that it is told as the usage of the verb and a sentence. The exit code is 2 in both cases.
+
+**Way out**: `dsv41c VERB --help` says what the verb takes.
+""",
+    ),
 )

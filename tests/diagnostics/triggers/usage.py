@@ -3,7 +3,9 @@
 import json
 
 from dsv41c.compiler.build import build
+from dsv41c.compiler.cli.faults import wrong_usage
 from dsv41c.compiler.cli.files import expect_writable
+from dsv41c.compiler.cli.parsing import UsageError, parse
 from dsv41c.compiler.draw.overlay import read_overlay
 from dsv41c.compiler.select import select
 from dsv41c.compiler.spec import load
@@ -29,6 +31,14 @@ def _overlay(folder, **layers):
     return ()
 
 
+def _parse(*argv):
+    try:
+        parse(argv)
+    except UsageError as error:
+        return [wrong_usage(error, argv)]
+    return []
+
+
 TRIGGERS = {
     "DSV150": (lambda _: _select("layers 3"), lambda _: _select("layers.3")),
     "DSV151": (lambda _: _select("topk@L3"), lambda _: _select("topk@L4")),
@@ -40,4 +50,5 @@ TRIGGERS = {
     ),
     "DSV156": (lambda folder: _overlay(folder, **{"3": "fast"}), lambda folder: _overlay(folder, **{"3": 1.5})),
     "DSV157": (lambda folder: _overlay(folder, **{"38": 1.5}), lambda folder: _overlay(folder, **{"3": 1.5})),
+    "DSV158": (lambda _: _parse("validate", "--json"), lambda _: _parse("validate", "toy", "--json")),
 }
