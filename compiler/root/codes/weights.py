@@ -310,6 +310,9 @@ of its values is a BF16 value (a dequantised FP8 tensor is).
 The file has another size than when the checkpoint was checked, or can no longer be opened. What the header promised
 may not be there any more.
 
+That is looked at when weights are loaded. A file that is cut later, while a run has it mapped, ends the process with
+SIGBUS (`Bus error`) and no finding: the system has no other way to say so.
+
 **Way out**: wait until the download or export is finished and run again.
 """,
     ),
