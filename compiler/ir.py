@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -160,10 +160,6 @@ class Graph:
                 before = self.storage(value_id)
                 if before != value_id:
                     yield from ((reader.id, op.id) for reader in self.readers(before) if reader.id != op.id)
-
-    def with_ops(self, ops: Iterable[Op]) -> Graph:
-        """The same graph with other ops."""
-        return replace(self, ops=tuple(ops))
 
     def __str__(self) -> str:
         lines = [f"{FORMAT} {json.dumps(self.name, ensure_ascii=False)}"]

@@ -104,7 +104,7 @@ def test_a_selection_is_needed_where_it_is_read(loaded) -> None:
         replace(op, reads=tuple((port, past.get(value, value)) for port, value in op.reads)) if op.layer == 3 else op
         for op in graph.ops
     ]
-    program = passes.run(Program(found.spec, found.spans, graph.with_ops(ops)))
+    program = passes.run(Program(found.spec, found.spans, replace(graph, ops=tuple(ops))))
     assert tails(program) == [None, None, 22, 15, 8, 1]
     assert program.regions[3].writes == ("topk@L2", "window_kv@L2")
 

@@ -115,7 +115,7 @@ def test_any_order_that_breaks_a_read_is_found(first, second):
     for op in ops:
         broken |= not set(op.read_ids) <= seen
         seen |= set(op.write_ids)
-    codes = {each.code for each in check_graph(TOY.with_ops(ops))}
+    codes = {each.code for each in check_graph(replace(TOY, ops=tuple(ops)))}
     assert ("DSV422" in codes) == broken
 
 

@@ -237,7 +237,7 @@ def test_a_name_cannot_break_out(name):
     program = passes.run(passes.Program(spec, Positions(), build(spec, loaded.spans)))
     ops = tuple(dataclasses.replace(op, span=Span(name, 3, 1)) for op in program.graph.ops)
     regions = tuple(dataclasses.replace(region, span=Span(name, 4, 1)) for region in program.regions)
-    program = dataclasses.replace(program, graph=program.graph.with_ops(ops), regions=regions)
+    program = dataclasses.replace(program, graph=dataclasses.replace(program.graph, ops=ops), regions=regions)
     files = render(plan_model(program, "0" * 64))
     tree, functions = check_module(files["stage_0.py"])
     plain = compile_spec(load("toy")).files["stage_0.py"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from dsv41c.compiler.build import build
 from dsv41c.compiler.checks import check_graph
-from dsv41c.compiler.ir import Graph
+from dsv41c.compiler.ir import Graph, Op
 from dsv41c.compiler.passes import Program, run
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic
@@ -24,33 +24,38 @@ def placed(*more: str) -> Graph:
     return run(Program(loaded.spec, loaded.spans, build(loaded.spec, loaded.spans))).graph
 
 
+def _with(graph: Graph, ops: Iterable[Op]) -> Graph:
+    return replace(graph, ops=tuple(ops))
+
+
 def undeclared(graph: Graph) -> Graph:
     """The transfer of a selection left out, and its readers reading it where it was made."""
     ops = (op for op in graph.ops if op.id != "stages.1.transfer.topk.L5")
-    return graph.with_ops(
+    reading = (
         replace(op, reads=tuple((name, old.replace("topk@L5.S1", "topk@L5")) for name, old in op.reads)) for op in ops
     )
+    return _with(graph, reading)
 
 
 def dropped(graph: Graph) -> Graph:
     """The transfer of a selection left out."""
-    return graph.with_ops(op for op in graph.ops if op.id != "stages.1.transfer.topk.L5")
+    return _with(graph, (op for op in graph.ops if op.id != "stages.1.transfer.topk.L5"))
 
 
 def copied_whole(graph: Graph) -> Graph:
     """Compressed KV sent whole instead of mirrored."""
-    return graph.with_ops(
-        replace(op, kind="transfer") if op.kind == "mirror" and "compress_kv" in op.id else op for op in graph.ops
-    )
+    whole = (replace(op, kind="transfer") if op.kind == "mirror" and "compress_kv" in op.id else op for op in graph.ops)
+    return _with(graph, whole)
 
 
 def not_added_up(graph: Graph) -> Graph:
     """A collective left out, and its reader reading the part of this shard."""
     ops = (op for op in graph.ops if op.id != "layers.3.ffn.all_reduce")
-    return graph.with_ops(
+    reading = (
         replace(op, reads=tuple((name, old.replace("sublayer_out@L3.ffn", "part@L3.ffn")) for name, old in op.reads))
         for op in ops
     )
+    return _with(graph, reading)
 
 
 def _of(change: Callable[[Graph], Graph], *more: str) -> Callable[[Path], list[Diagnostic]]:

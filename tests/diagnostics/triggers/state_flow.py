@@ -20,7 +20,7 @@ def toy() -> Graph:
 
 
 def changed(graph: Graph, op_id: str, change: Callable[[Op], Op]) -> Graph:
-    return graph.with_ops(change(op) if op.id == op_id else op for op in graph.ops)
+    return replace(graph, ops=tuple(change(op) if op.id == op_id else op for op in graph.ops))
 
 
 def reading(graph: Graph, op_id: str, port: str, value: str) -> Graph:
@@ -35,7 +35,7 @@ def reading(graph: Graph, op_id: str, port: str, value: str) -> Graph:
 
 def without(graph: Graph, *op_ids: str) -> Graph:
     assert all(op_id in graph.by_id for op_id in op_ids)
-    return graph.with_ops(op for op in graph.ops if op.id not in op_ids)
+    return replace(graph, ops=tuple(op for op in graph.ops if op.id not in op_ids))
 
 
 def before(graph: Graph, op_id: str, other: str) -> Graph:
@@ -43,11 +43,11 @@ def before(graph: Graph, op_id: str, other: str) -> Graph:
     moved = graph.by_id[op_id]
     ops = [op for op in graph.ops if op.id != op_id]
     ops.insert(next(index for index, op in enumerate(ops) if op.id == other), moved)
-    return graph.with_ops(ops)
+    return replace(graph, ops=tuple(ops))
 
 
 def twice(graph: Graph) -> Graph:
-    return graph.with_ops([*graph.ops, replace(graph.by_id["layers.4.attn.select_topk"], id="layers.4.attn.again")])
+    return replace(graph, ops=(*graph.ops, replace(graph.by_id["layers.4.attn.select_topk"], id="layers.4.attn.again")))
 
 
 def other_kind(graph: Graph) -> Graph:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dsv41c.kernels.fusion import CALLS, FUSED, NATIVE, NATIVE_VARIANT
-from dsv41c.kernels.registry import find_kernel, kernels_for
+from dsv41c.kernels.registry import kernels_for
 from dsv41c.kernels.step import Step
 from dsv41c.kernels.triton import NATIVE as KERNELS
 from dsv41c.kernels.triton import decode_attention, decode_ffn, fused, prefill_fused
@@ -17,11 +17,10 @@ from dsv41c.kernels.triton import decode_attention, decode_ffn, fused, prefill_f
 @pytest.mark.parametrize("family", NATIVE_VARIANT)
 def test_registry_and_data_agree(family: str) -> None:
     assert set(NATIVE[family]) == set(KERNELS)
-    kernels = kernels_for(family, NATIVE_VARIANT[family])
+    kernels, static = kernels_for(family, NATIVE_VARIANT[family]), kernels_for(family, "static")
     for kind in CALLS:
-        native = kind in NATIVE[family]
-        expected = KERNELS[kind] if native else find_kernel(kind, family, "static")
-        assert getattr(kernels, kind) is find_kernel(kind, family, "triton") is expected, kind
+        expected = KERNELS[kind] if kind in NATIVE[family] else getattr(static, kind)
+        assert getattr(kernels, kind) is expected, kind
 
 
 # The native kernels of a fused kind pass arguments on, by place, to one of these.
