@@ -206,7 +206,7 @@ class CapturedSteps:
             self._fetch(part, values, device, fetched)
             self._look(part, stage, step.bucket, step.context, rows)
             try:
-                device.replay(replace(step, first=part.start, last=part.stop - 1))
+                device.replay(GraphKey(step.bucket, step.context, part.start, part.stop - 1))
                 if self.executor.checks:
                     self._check(part, values, rows)
             except Exception as error:

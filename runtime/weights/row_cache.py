@@ -70,20 +70,24 @@ class RowCache:
             return fetch(ids)
         numbers = ids.numpy()
         place = numbers % len(self._numbers)
-        rows = np.empty((len(numbers), self._rows.shape[2]), dtype=np.uint8)
         with self._lock:
             equal = self._numbers[place] == numbers[:, None]
-            here = equal.any(axis=1)
-            sets, ways = place[here], equal[here].argmax(axis=1)
-            rows[here] = self._rows[sets, ways]
+            ways = equal.argmax(axis=1)
+            here = equal[np.arange(len(numbers)), ways]
+            hits = int(np.count_nonzero(here))
             self._steps += 1
+            self.lookups += Lookups(hits, len(numbers) - hits)
+            if hits == len(numbers):  # as mostly; then one look-up gives all
+                self._asked[place, ways] = self._steps
+                return torch.from_numpy(self._rows[place, ways])
+            sets, ways = place[here], ways[here]
             self._asked[sets, ways] = self._steps
-            self.lookups += Lookups(int(here.sum()), int((~here).sum()))
-        if not here.all():
-            fresh = fetch(torch.from_numpy(numbers[~here])).numpy()
-            rows[~here] = fresh
-            with self._lock:
-                self._keep(numbers[~here], fresh)
+            found = self._rows[sets, ways]
+        fresh = fetch(torch.from_numpy(numbers[~here])).numpy()
+        rows = np.empty((len(numbers), self._rows.shape[2]), dtype=np.uint8)
+        rows[here], rows[~here] = found, fresh
+        with self._lock:
+            self._keep(numbers[~here], fresh)
         return torch.from_numpy(rows)
 
     def _keep(self, numbers: Any, rows: Any) -> None:
