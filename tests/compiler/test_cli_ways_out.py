@@ -94,6 +94,7 @@ def test_check_says_where_no_plan_is(run: Run, tmp_path: Path):
         (("validate", "--format=json"), "SPEC"),
         (("compile", "toy", "--json"), "-o DIR"),
         (("validate", "-", "-", "--json"), "once"),
+        (("validate", "toy", "--fix", "--json"), "`--fix` prints a diff"),
         (("graph", "toy", "--json", "--depth", "1"), "`--depth` counts steps"),
         (("run", "plan", "--json", "--checkpoint", "c", "--ids", "1", "--top-p", "2"), "--top-p"),
         (("explain", "DSV999", "--json"), "is not a code"),

@@ -221,7 +221,7 @@ def test_only_what_is_given_is_mended(run, tmp_path: Path):
     [
         (("--write", "toy"), "`--write` goes with `--fix`"),
         (("--fix", "--write", "-"), "standard input cannot be written"),
-        (("--fix", "--json", "toy"), "`--fix` prints a diff"),
+        (("--fix", "--format", "sarif", "toy"), "`--fix` prints a diff"),
     ],
 )
 def test_options_that_do_not_go_together(run, argv, said):
