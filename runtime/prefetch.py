@@ -1,5 +1,8 @@
 """Rows of engram tables, read as soon as a step's tokens are known, while its first layers are computed.
 
+Those of many tokens by threads. Of a few, the step's own thread reads each layer's when it gets there: it is ahead of
+the device by then, and would only stand in line with other threads before.
+
 Which rows a token needs depends on it and the few before it, nothing else. So the host works the hash out by itself: it
 waits for no device, and asks none for ids. What a step reads is known by its slots, epochs and positions: where a
 session did not go on from where it was left (it was forked, or its state was written by somebody else), its history is
@@ -8,9 +11,10 @@ taken from the pool of token histories, or where that is elsewhere the step read
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from dsv41c.runtime.executor import RegionWeights
 
 THREADS = 2  # that hash and read: the rows of one layer can wait for a disk while another's are decoded
-_AT_ONCE = 64  # tokens that are hashed before anything else, sooner than a thread has begun
+FEW = 8  # tokens of a step whose rows are read sooner than a thread has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,12 @@ class _Reader:
 
 
 class Fetched:
-    """The rows of one step, on their way. `sessions` of its batch have some; padding rows behind them have none."""
+    """The rows of one step, on their way. `sessions` of its batch have some; padding rows behind them have none.
 
-    def __init__(self, sessions: int, rows: Mapping[str, Future[tuple[Tensor, Tensor]]]) -> None:
+    `rows`: by region, what waits for its ids and rows, or reads them.
+    """
+
+    def __init__(self, sessions: int, rows: Mapping[str, Callable[[], tuple[Tensor, Tensor]]]) -> None:
         self._sessions = sessions
         self._rows = rows
 
@@ -50,11 +57,11 @@ class Fetched:
 
     def rows(self, region: str, batch: int) -> Tensor:
         """f32 [batch, T, columns, head_dim] of a region; waits, and raises what reading them raised."""
-        return _padded(self._rows[region].result()[1], batch)
+        return _padded(self._rows[region]()[1], batch)
 
     def expect(self, region: str, ids: Tensor) -> None:
         """Hold the ids [batch, T, columns] that a device worked out to the host's; padding rows have none."""
-        own = self._rows[region].result()[0]
+        own = self._rows[region]()[0]
         if not torch.equal(own, ids[: self._sessions].to("cpu")):
             raise RuntimeError(f"the host's hash and the device's differ in `{region}`")
 
@@ -120,21 +127,22 @@ class Prefetch:
         known = [line for line in lines if line is not None]
         if len(known) < sessions or not sessions:
             return None
-        given = (ids[:sessions], known, rows.positions)
-        hashed: Future[Any] = Future()
-        if sessions * rows.tokens <= _AT_ONCE:
-            hashed.set_result(self._hash.rows(*given))
-        else:
-            hashed = self._threads.submit(self._hash.rows, *given)
+        begun = self._later if sessions * rows.tokens <= FEW else self._by_threads
+        hashed = begun(self._hash.rows, ids[:sessions], known, rows.positions)
         wanted = {region: rows.tokens if rows.tail is None else rows.tail.computed(region) for region in self.readers}
-        return Fetched(
-            sessions,
-            {
-                region: self._threads.submit(_read, reader, hashed, wanted[region])
-                for region, reader in self.readers.items()
-                if wanted[region]
-            },
-        )
+        read = {
+            region: begun(_read, reader, hashed, wanted[region])
+            for region, reader in self.readers.items()
+            if wanted[region]
+        }
+        return Fetched(sessions, read)
+
+    def _by_threads(self, call: Callable[..., Any], *given: Any) -> Callable[[], Any]:
+        return self._threads.submit(call, *given).result
+
+    @staticmethod
+    def _later(call: Callable[..., Any], *given: Any) -> Callable[[], Any]:
+        return cache(partial(call, *given))
 
     def over(self, weights: Mapping[str, RegionWeights], fetched: Fetched, checks: bool) -> dict[str, RegionWeights]:
         """Weights by region for one eager step, what was fetched for it in place of the tables."""
@@ -179,8 +187,8 @@ def readers(regions: Mapping[str, Sequence[OpEntry]], weights: Mapping[str, Regi
     return found
 
 
-def _read(reader: _Reader, hashed: Future[Any], tokens: int) -> tuple[Tensor, Tensor]:
+def _read(reader: _Reader, hashed: Callable[[], Any], tokens: int) -> tuple[Tensor, Tensor]:
     """The ids and rows of one layer, those of the last tokens."""
     with torch.no_grad():
-        ids = torch.from_numpy(hashed.result()[:, -tokens:, reader.index])
+        ids = torch.from_numpy(hashed()[:, -tokens:, reader.index])
         return ids, reader.table.rows(ids)

@@ -215,7 +215,12 @@ class DiskRows:
         return rows
 
     def _fill(self, into: memoryview, begin: int, numbers: Sequence[int]) -> None:
-        """Rows by number to where the `begin`-th and those after it lie."""
+        """Rows by number to where the `begin`-th and those after it lie. The disk is asked for all before the first."""
+        if hasattr(os, "posix_fadvise"):
+            for number in numbers:
+                for part in self._parts:
+                    offset = part.header.offset + number * part.pitch
+                    os.posix_fadvise(self._files.of(part), offset, part.width, os.POSIX_FADV_WILLNEED)
         at = begin * self.width
         for number in numbers:
             for part in self._parts:

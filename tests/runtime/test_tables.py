@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.reference.engram import HeldTable
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.manifest import read, to_text
-from dsv41c.runtime.prefetch import Prefetch
+from dsv41c.runtime.prefetch import FEW, Prefetch
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.weights.bind import bind
 from dsv41c.runtime.weights.table import StoredTable, lookups
@@ -93,6 +94,21 @@ def test_rows_are_on_their_way_before_the_step_runs(monkeypatch: pytest.MonkeyPa
         running.feed(session, ids()[:9], chunk=5)
         session.feed([3])
     assert told == ["begin", "run"] * 3
+
+
+def test_threads_read_for_many_tokens_and_the_step_itself_for_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = engine("host")
+    readers: list[str] = []
+    rows = StoredTable.rows
+    monkeypatch.setattr(
+        StoredTable, "rows", lambda table, ids: readers.append(current_thread().name) or rows(table, ids)
+    )
+    with running.open() as session:
+        for count, own in ((FEW, True), (FEW + 1, False), (1, True)):
+            running.feed(session, ids()[:count])
+            assert len(readers) == 2
+            assert all((name == current_thread().name) == own for name in readers), readers
+            readers.clear()
 
 
 def test_a_step_does_not_ask_for_rows_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,27 @@ def test_rows_that_lie_apart(name, bytes_of_rows):
     assert torch.equal(source.read(ids), expected[ids]) and torch.equal(source.span(5, 9), expected[5:9])
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs posix_fadvise")
+def test_the_disk_is_asked_for_all_rows_before_the_first_is_read(bytes_of_rows, monkeypatch):
+    _, headers, checkpoint = bytes_of_rows
+    source = DiskRows([Part.of(header) for header in headers], checkpoint)
+    told, advise, read = [], os.posix_fadvise, os.preadv
+
+    def advised(file, offset, size, what):
+        told.append(("ask", offset, size)) if what == os.POSIX_FADV_WILLNEED else None
+        return advise(file, offset, size, what)
+
+    def taken(file, buffers, offset):
+        told.append(("read", offset, len(buffers[0])))
+        return read(file, buffers, offset)
+
+    monkeypatch.setattr(os, "posix_fadvise", advised)
+    monkeypatch.setattr(os, "preadv", taken)
+    source.read(torch.tensor([5, 250, 31]))
+    assert [kind for kind, *_ in told] == ["ask"] * 6 + ["read"] * 6
+    assert [place for _, *place in told[:6]] == [place for _, *place in told[6:]]
+
+
 @pytest.mark.parametrize("name", ["mapped", "disk"])
 def test_threads_read_together(name, bytes_of_rows, monkeypatch):
     monkeypatch.setattr(row_source, "DROPPED", 20)
