@@ -94,14 +94,6 @@ def variants(family: str) -> tuple[str, ...]:
     return tuple(sorted({*_PLAIN, *([NATIVE_VARIANT[family]] if family in NATIVE_VARIANT else [])}))
 
 
-def find_kernel(kind: str, family: str, variant: str = "reference") -> Kernel | None:
-    """The kernel of an op kind or fused kind on a device family, or None where there is none.
-
-    Raises ImportError for the variant `triton` where Triton is not installed.
-    """
-    return _table(family, variant).get(kind)
-
-
 def _table(family: str, variant: str, together: Collectives | None = None) -> Mapping[str, Kernel]:
     if variant not in variants(family):
         return {}
