@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -11,6 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 the input has errors or a check failed, 2 usage or environment, 101 a bug of ours, 130 interrupted.
     """
     import io
+    import os
     import sys
 
     from dsv41c.compiler.cli.app import run
@@ -21,7 +24,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot spell a character shows its escape instead
             stream.reconfigure(errors="backslashreplace")
-    return run(sys.argv[1:])
+    code = run(sys.argv[1:])
+    if code and "WORLD_SIZE" in os.environ and "torch" in sys.modules:
+        _leave_at_once(code)
+    return code
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """End one of several processes that has failed: threads of torch that wait for the others would abort it later."""
+    import os
+    import sys
+
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody may read any more
+            stream.flush()
+    os._exit(code)
 
 
 def _replace_closed_streams() -> None:

@@ -158,6 +158,23 @@ def test_a_shard_that_is_killed_ends_the_run(tmp_path: Path) -> None:
     assert members[0].returncode == 2 and "DSV892" in said[0] and "Traceback" not in said[0], said[0]
 
 
+FAILING = """
+import atexit, sys, torch
+from dsv41c.compiler.cli import app, main
+app.run = lambda arguments: (print("said"), 2)[1]
+atexit.register(print, "late")
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("several", "out"), [(True, "said\n"), (False, "said\nlate\n")])
+def test_one_of_several_that_has_failed_waits_for_no_thread_of_torch(several: bool, out: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"}
+    environment |= {"WORLD_SIZE": "2"} if several else {}
+    done = subprocess.run([sys.executable, "-c", FAILING], env=environment, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (2, out), done.stderr
+
+
 def test_a_process_that_never_comes_to_its_work_ends_the_run() -> None:
     """One finds no checkpoint: it says so, and the other does not wait for it."""
     compiled, missing = split([6, 10]), "nowhere"
