@@ -58,7 +58,8 @@ INPUTS = ("ids", "slots", "positions")
 class StaticInputs:
     """What a step of one bucket reads from the outside: ids int64 [B, 1], slots and positions int64 [B].
 
-    They lie in `packed` int64 [3, B or one more], so that one copy fills them all; each begins at 16 bytes.
+    They are the rows of `packed` int64 [3, B], so that one copy fills them all. What many kernels read begins at 16
+    bytes, whatever B is: the first row and the last.
     """
 
     packed: Tensor
@@ -69,19 +70,14 @@ class StaticInputs:
     @staticmethod
     def of(memory: Tensor, rows: int) -> StaticInputs:
         """Those of so many rows at the beginning of a memory, int64 [n]."""
-        packed = memory[: 3 * _even(rows)].view(3, -1)
-        ids, slots, positions = packed[:, :rows]
+        packed = memory[: 3 * rows].view(3, rows)
+        slots, ids, positions = packed
         return StaticInputs(packed, ids[:, None], slots, positions)
 
     @staticmethod
     def filling(ids: Sequence[int], slots: Sequence[int], positions: Sequence[int]) -> Tensor:
         """The same on the host, as `packed` takes it."""
-        spare = [0] * (_even(len(ids)) - len(ids))
-        return torch.tensor([[*each, *spare] for each in (ids, slots, positions)], dtype=torch.int64)
-
-
-def _even(rows: int) -> int:
-    return rows + rows % 2
+        return torch.tensor([slots, ids, positions], dtype=torch.int64)
 
 
 class CapturedSteps:
@@ -121,7 +117,7 @@ class CapturedSteps:
         self.values: dict[tuple[int, int], dict[str, Tensor]] = {}  # outputs at fixed addresses, by bucket and context
 
     def _static_inputs(self, most: int, device: Device) -> dict[int, StaticInputs]:
-        memory = torch.zeros(3 * _even(most), dtype=torch.int64, device=device.place)
+        memory = torch.zeros(3 * most, dtype=torch.int64, device=device.place)
         return {bucket: StaticInputs.of(memory, bucket) for bucket in self.buckets}
 
     def _staged(self, region: str, stage: Stage) -> RegionWeights:
