@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,12 +30,11 @@ class StoredTable:
 
         Raises UserFault where a row cannot be read (DSV733) or holds what it must not: `RowForm.values`.
         """
-        numbers, places = np.unique(ids.cpu().numpy(), return_inverse=True)  # torch takes three times as long for few
-        if len(numbers) and not 0 <= numbers[0] <= numbers[-1] < self.source.count:
-            raise IndexError(f"rows {numbers[0]} to {numbers[-1]} of a table of {self.source.count}")
-        wanted = torch.from_numpy(numbers)
+        wanted, places = torch.unique(ids.to("cpu"), return_inverse=True)
+        if len(wanted) and not 0 <= int(wanted[0]) <= int(wanted[-1]) < self.source.count:
+            raise IndexError(f"rows {int(wanted[0])} to {int(wanted[-1])} of a table of {self.source.count}")
         raw = self.source.read(wanted) if self.cache is None else self.cache.read(wanted, self.source.read)
-        return self.form.values(wanted, raw)[torch.from_numpy(places.reshape(ids.shape))].to(ids.device)
+        return self.form.values(wanted, raw)[places].to(ids.device)
 
     def held(self, place: torch.device, native: bool) -> RowTable:
         """The whole table on a device, as kernels read it: as stored where that is codes and scales, else as bf16.

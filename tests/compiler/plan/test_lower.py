@@ -221,7 +221,6 @@ import sys
 from pathlib import Path
 from dsv41c.compiler.plan import compile_spec, write_plan
 from dsv41c.compiler.spec import load
-from dsv41c.compiler.targets import Limit
 write_plan(compile_spec(load("deepseek-v4.1-flash")), Path(sys.argv[1]))
 assert not {"torch", "safetensors", "tokenizers"} & sys.modules.keys()
 """
