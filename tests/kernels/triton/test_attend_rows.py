@@ -63,7 +63,7 @@ def test_sessions_with_padding_and_more_tokens_than_the_window(packed):
     check(step, given, named)
 
 
-@pytest.mark.parametrize("tile", [module.Tile(64, 64, 8, 2), module.Tile(16, 16, 4, 1)])
+@pytest.mark.parametrize("tile", [module.Tile(64, 64, 8, 2), module.Tile(32, 128, 8, 1), module.Tile(16, 16, 4, 1)])
 @pytest.mark.parametrize(("heads", "channels"), [(20, 32), (16, 96), (64, 128)])
 def test_tiles_and_widths(monkeypatch, tile, heads, channels):
     monkeypatch.setattr(module, "tile_for", lambda *_: tile)
