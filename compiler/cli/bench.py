@@ -31,6 +31,8 @@ def work(arguments: Namespace, console: Console) -> int:
     if arguments.stored_experts is not None and arguments.weights != RANDOM:
         raise UsageError("`--stored-experts` is for random weights; a checkpoint has the experts that it has")
     expect_plan(arguments.plan)
+    if arguments.against is not None:
+        expect_plan(arguments.against)
     limit_threads(console)
     with console.step("import the runtime"):
         from dsv41c.runtime.bench import report
@@ -39,11 +41,17 @@ def work(arguments: Namespace, console: Console) -> int:
         from dsv41c.runtime.stages.world import joined, were_started
     plan = load_plan(Path(arguments.plan), allow_edited=arguments.allow_edited)
     show(console, plan.warnings)
+    against = None
+    if arguments.against is not None:
+        against = load_plan(Path(arguments.against), allow_edited=arguments.allow_edited)
+        show(console, against.warnings)
     if were_started():
         with joined(plan.manifest) as world:
-            return _stages(arguments, console, plan, world)
+            return _stages(arguments, console, plan, against, world)
     if len(plan.manifest.target.devices) > 1:
-        return _stages(arguments, console, plan, None)
+        return _stages(arguments, console, plan, against, None)
+    if against is not None:
+        raise UsageError("`--against` is for plans on several devices; one on a single device has arms to compare")
 
     def told(result: BenchResult, cell: CellResult) -> None:
         console.say("\n".join(report.cell_lines(report.cell_data(result, cell))))
@@ -55,7 +63,7 @@ def work(arguments: Namespace, console: Console) -> int:
     return 0
 
 
-def _stages(arguments: Namespace, console: Console, plan: Plan, world: World | None) -> int:
+def _stages(arguments: Namespace, console: Console, plan: Plan, against: Plan | None, world: World | None) -> int:
     """Measure a plan on several devices; the first process speaks for all."""
     from dsv41c.runtime.bench import stages_report
     from dsv41c.runtime.bench.stages import run_stages_bench
@@ -64,7 +72,7 @@ def _stages(arguments: Namespace, console: Console, plan: Plan, world: World | N
         raise UsageError("`--arms` and `--profile` are for plans on one device; one on several has arms of its own")
     speaks = world is None or world.rank == 0
     options = _options(arguments, plan.manifest)
-    result = run_stages_bench(plan, options, world=world, say=console.say if speaks else None)
+    result = run_stages_bench(plan, options, world=world, against=against, say=console.say if speaks else None)
     if speaks:
         found = stages_report.data(result)
         console.result(json.dumps(found, indent=1) + "\n" if arguments.json else stages_report.text(found))

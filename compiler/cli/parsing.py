@@ -256,6 +256,12 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", metavar="K", type=positive, default=50, help="steps of a turn (default: 50)")
     parser.add_argument("--rounds", metavar="R", type=positive, default=7, help="rounds of turns (default: 7)")
     parser.add_argument("--arms", metavar="A,B", type=words, help="of layer, all, eager, torch (default: all of them)")
+    parser.add_argument(
+        "--against",
+        metavar="PLAN",
+        type=path,
+        help="of a plan on several devices: run the same by turns on a plan of the same model on one device",
+    )
     parser.add_argument("--seed", metavar="S", type=count, default=0, help="seed of weights and ids (default: 0)")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of the first arm's step by time")
     parser.add_argument("--budget", metavar="SECONDS", type=positive, help="begin nothing new after so long")

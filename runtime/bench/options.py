@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -63,6 +63,25 @@ def not_measurable(manifest: Manifest, options: BenchOptions) -> list[Diagnostic
         *_experts(manifest, options.stored_experts),
     ]
     return found or (_memory(manifest, options.stored_experts) if options.weights is None else [])
+
+
+def not_comparable(manifest: Manifest, against: Manifest, options: BenchOptions) -> list[Diagnostic]:
+    """Findings where a plan cannot be set against another: DSV885, and those of `not_measurable` for the other."""
+    devices = len(set(against.target.devices)) * against.target.tensor_parallel
+    wrong = []
+    if against.model != manifest.model:
+        wrong.append(f"it is of another model (`{against.name}`, not `{manifest.name}`)")
+    if against.target.family != manifest.target.family:
+        wrong.append(f"it is for {against.target.family}, not {manifest.target.family}")
+    if against.numerics != manifest.numerics:
+        wrong.append("it has other numerics")
+    if devices != 1:
+        wrong.append(f"it takes {devices} devices, not one")
+    if wrong:
+        help_text = "compile the same spec with `placement.devices` of one device and without `tensor_parallel`"
+        return [Diagnostic("DSV885", f"a plan to measure against does not fit: {'; '.join(wrong)}", help=help_text)]
+    facts = (("plan", f"`{against.name}`, the one to measure against"),)
+    return [replace(found, facts=(*facts, *found.facts)) for found in not_measurable(against, options)]
 
 
 def _batches(manifest: Manifest, batches: Sequence[int]) -> list[Diagnostic]:

@@ -1,7 +1,4 @@
-"""What `h200x2.sh` measured, as text: `h200x2.py FOLDER NAME` is one result, `h200x2.py FOLDER` all against each other.
-
-Steps of different runs are set against each other, so a ratio is as good as the machine was steady: the log has clocks.
-"""
+"""What `h200x2.sh` measured, as text: `h200x2.py FOLDER NAME` is one result, `h200x2.py FOLDER` the ratios of all."""
 
 from __future__ import annotations
 
@@ -13,9 +10,6 @@ from typing import Any
 
 from dsv41c.runtime.bench.stages_report import text
 
-STAGES = ("even-both", "even", "uneven-both", "uneven")
-SHARDS = ("shards", "shards-all")
-
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """The results there are, by name."""
@@ -24,25 +18,22 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def summary(found: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """One line a ratio that matters."""
-
-    def step(name: str, arm: str = "one") -> float:
-        return float(found[name]["cells"][0]["arms"][arm]["ms_per_step"]["median"])
-
-    for name in STAGES:
-        if name not in found:
-            continue
-        cell = found[name]["cells"][0]
-        moved = ", ".join(f"{each['bytes_per_token']:,.0f} of {each['said']:,.0f}" for each in cell["boundaries"])
-        yield f"{name}: {cell['in_flight']} in flight are {cell['speedup']['median']:.3f} of one; {moved} bytes a token"
-        if "one" in found:
-            yield f"{name}: a step takes {step(name) / step('one'):.3f} of one GPU's"
-        for prompt in found[name]["prefill"]:
+    """One line a ratio that matters: of times in one run, by turns."""
+    for name, result in found.items():
+        cell, shards = result["cells"][0], result["plan"]["tensor_parallel"]
+        ratio = cell["arms"]["one"]["time_ratio"]
+        if shards > 1:
+            yield f"{name}: {1 / ratio['median']:.3f} of one GPU's tokens a second"
+        else:
+            yield f"{name}: a step takes {ratio['median']:.3f} of one GPU's (iqr {ratio['iqr']:.3f})"
+            moved = ", ".join(f"{each['bytes_per_token']:,.0f} of {each['said']:,.0f}" for each in cell["boundaries"])
+            yield f"{name}: {cell['in_flight']} in flight are {cell['speedup']['median']:.3f} of one; {moved} bytes a token"
+        for prompt in result["prefill"]:
             for kind, arm in prompt["arms"].items():
-                yield f"{name}: a prompt of {prompt['tokens']} ({kind}) has a bubble of {arm['bubble']['median']:.3f}"
-    for name in SHARDS:
-        if name in found and "one" in found:
-            yield f"{name}: {step('one') / step(name):.3f} of one GPU's tokens a second"
+                yield (
+                    f"{name}: a prompt of {prompt['tokens']} ({kind}) is read at {1 / arm['time_ratio']['median']:.3f} of"
+                    f" one GPU's rate, with a bubble of {arm['bubble']['median']:.3f}"
+                )
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
 #     tests/bench/h200x2.sh RESULTS
 #
 # RESULTS is a folder: h200x2.log has everything, the JSON files are of `dsv41c bench --json`. First the tests of
-# tests/device/test_stages.py, then the same decode steps and prompts, timed by the wall with logits on the host, on one
-# GPU, in two stages (20/20 and 22/18; one process that drives both GPUs, and a process for each over NCCL), and with
-# every stage split over both. Weights are random, 32 of 384 experts a layer behind the whole gate, so that every plan
+# tests/device/test_stages.py, then decode steps and prompts, timed by the wall with logits on the host, in two stages
+# (20/20 and 22/18; one process that drives both GPUs, and a process for each over NCCL), and with every stage split over
+# both; each by turns with the same on one GPU. Weights are random, 32 of 384 experts a layer behind the whole gate, so that every plan
 # has them; a step of one session moves what it would with all. Nothing is installed. PYTHON, COMMIT as in h200.sh.
 # TESTS=no leaves the tests out; SPEC=toy tries the script on CPUs, in seconds, with one plan of two stages.
 set -euo pipefail
@@ -31,7 +31,7 @@ bench() {  # NAME, PROCESSES (0: this one, without torchrun), RESULT, options
   shift 3
   [ "$count" = 0 ] || start+=(torch.distributed.run --standalone --nproc-per-node "$count" -m)
   echo "== $result"
-  "${start[@]}" dsv41c bench "$view/$name" "${measured[@]}" "$@" --label "commit $commit" --json \
+  "${start[@]}" dsv41c bench "$view/$name" --against "$view/one" "${measured[@]}" "$@" --label "commit $commit" --json \
     >"$results/h200x2-$result.json" 2>"$view/said" || { tail -n 30 "$view/said"; return 1; }
   "$python" tests/bench/h200x2.py "$results" "$result"
 }
@@ -61,7 +61,6 @@ devices="placement.devices=[\"$family:0\",\"$family:1\"]"
     compile uneven --set "$devices" --set "placement.layer_ends=[22,40]"
     compile shards --set placement.tensor_parallel=2
     compile shards-all --set placement.tensor_parallel=2 --set runtime.capture=all
-    bench one 1 one
     bench shards 2 shards "${prompt[@]}"
     bench shards-all 2 shards-all
     bench even 0 even-both "${prompt[@]}"
@@ -69,6 +68,7 @@ devices="placement.devices=[\"$family:0\",\"$family:1\"]"
     bench uneven 0 uneven-both
     bench uneven 2 uneven
   else
+    compile one
     compile even --set "$devices" --set "placement.layer_ends=[3,8]"
     bench even 0 even-both "${prompt[@]}"
   fi

@@ -74,6 +74,13 @@ def test_wrong_usage(run: Run, tmp_path: Path, argv: tuple[str, ...], said: str)
     assert (ran.code, ran.out) == (2, "") and said in ran.err
 
 
+def test_against_is_for_plans_on_several_devices(run: Run, plan: str):
+    ran = run("bench", plan, "--against", plan)
+    assert (ran.code, ran.out) == (2, "") and "`--against` is for plans on several devices" in ran.err
+    ran = run("bench", plan, "--against", "nosuch")
+    assert (ran.code, ran.out) == (2, "") and "error[DSV117]" in ran.err
+
+
 def test_there_has_to_be_a_plan(run: Run):
     ran = run("bench", "nosuch")
     assert ran.code == 2 and "error[DSV117]" in ran.err

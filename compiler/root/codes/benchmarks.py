@@ -70,4 +70,16 @@ It is refused before anything is made, since running out of memory ends processe
 (`runtime.max_context`, `runtime.max_sessions`).
 """,
     ),
+    _code(
+        "DSV885",
+        "bench-not-comparable",
+        "a plan cannot be measured against this one",
+        """
+`bench PLAN --against OTHER` runs the same steps on both, by turns, and gives their ratio: what stages or shards cost,
+or gain, against one device. That says something only of the same model with the same numerics on the same family of
+devices, with OTHER on one of them: the first process runs it while the others wait.
+
+**Way out**: compile the same spec once more, with `placement.devices` of one device and without `tensor_parallel`.
+""",
+    ),
 )

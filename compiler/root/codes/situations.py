@@ -221,6 +221,7 @@ _BENCHES = {
     "DSV882": ("`bench --arms layers`", "`bench --arms layer`"),
     "DSV883": ("`bench --stored-experts 1`, where a token takes 2", "`--stored-experts 2`"),
     "DSV884": ("`bench` of the released model on a laptop", "with `--stored-experts 8`, and fewer sessions"),
+    "DSV885": ("`bench two.plan --against` a plan of two devices too", "a plan of one device"),
     "DSV890": ("`torchrun --nproc-per-node 3` with a plan of two devices", "`--nproc-per-node 2`"),
     "DSV891": ("no memory left in the process of another stage", "a smaller `--chunk`"),
     "DSV892": ("a process that the system has killed", "all of them running"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from dsv41c.compiler.plan import compile_spec
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic
-from dsv41c.runtime.bench.options import BenchOptions, Cell, Prompt, not_measurable
+from dsv41c.runtime.bench.options import BenchOptions, Cell, Prompt, not_comparable, not_measurable
 from dsv41c.runtime.manifest import Manifest
 
 # Many sessions of a million tokens: more than any one machine has.
@@ -33,10 +33,15 @@ def _too_large(_: Path) -> list[Diagnostic]:
     return not_measurable(manifest("deepseek-v4.1-flash", LARGE), BenchOptions((Cell(1, 16),)))
 
 
+def _against(*sets: str) -> Callable[[Path], list[Diagnostic]]:
+    return lambda _: not_comparable(manifest(), manifest("toy", sets), BenchOptions((Cell(1, 16),)))
+
+
 TRIGGERS = {
     "DSV880": (_asked(cells=(Cell(5, 16),)), _asked(cells=(Cell(4, 16),))),
     "DSV881": (_asked(prompts=(Prompt(1000),)), _asked(prompts=(Prompt(100),))),
     "DSV882": (_asked(arms=("layers",)), _asked(arms=("layer",))),
     "DSV883": (_asked(stored_experts=1), _asked(stored_experts=2)),
     "DSV884": (_too_large, _asked()),
+    "DSV885": (_against('placement.devices=["cpu:0","cpu:1"]', "placement.layer_ends=[3,8]"), _against()),
 }

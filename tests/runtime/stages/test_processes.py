@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,17 +97,32 @@ def test_another_number_of_processes_than_devices(
     assert "torchrun --nproc-per-node 2" in said.err
 
 
+def launched(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """A command in two processes that `torchrun` starts."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dsv41c")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *launcher, *command], env=environment, capture_output=True, text=True, timeout=200
+    )
+
+
 def test_torchrun_prints_what_one_process_prints(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", str(split([3, 7, 10], [0, 1, 0]).folder), "--checkpoint", str(TINY)]
     command += ["--prompt", "the quick brown fox", "-n", "8"]
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dsv41c")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *launcher, *command], env=environment, capture_output=True, text=True, timeout=200
-    )
+    done = launched(command)
     assert done.returncode == 0, done.stderr
     assert main(command) == 0
     assert done.stdout == capsys.readouterr().out != ""
+
+
+def test_a_benchmark_of_processes_against_one_device() -> None:
+    measured = ["--steps", "2", "--rounds", "1", "--cell", "batch=1,context=20", "--prefill", "32:every", "--json"]
+    done = launched(["bench", str(split([7, 10]).folder), "--against", str(split([10]).folder), *measured])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["processes"] == 2 and found["against"]["stages"][0]["device"] == "cpu:0"
+    assert found["cells"][0]["arms"]["one"]["time_ratio"]["median"] > 0
+    assert found["prefill"][0]["against"]["every"]["tokens_per_second"] > 0
 
 
 def test_a_failure_breaks_its_sessions_everywhere_and_no_others(tmp_path: Path) -> None:
