@@ -114,7 +114,7 @@ class ProcessTransport:
         """Begin to tell every process how the step ended; each has to call it, after `run`."""
         world, shape = self.world, (len(rows.slots), rows.read("logits"), vocabulary)
         header = Header(self._step, _checksum(rows), 0, self._failure).packed()
-        own = torch.zeros(shape, dtype=torch.float32, device=self.place)
+        own = torch.empty(shape, dtype=torch.float32, device=self.place)  # of a step that failed nobody reads it
         if logits is not None and self._failure is None and world.rank == self._last:
             own.copy_(logits[: shape[0]])
         step, error, works = self._step, self._error, []
