@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -38,8 +39,8 @@ class Collectives(Protocol):
         """Which of them this one is: the number of its shard."""
         ...
 
-    def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of every shard's `x`, the same bits on each."""
+    def all_reduce(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """The sum of every shard's `x`, rounded once, to `dtype`; the same bits on each. `x` may be written over."""
         ...
 
     def all_gather(self, x: Tensor, axis: int) -> Tensor:

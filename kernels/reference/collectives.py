@@ -19,7 +19,7 @@ class CollectiveKernels:
     def all_reduce(self, sublayer_out: Tensor, *, shards: int, dtype: str, bytes_per_token: int) -> Tensor:
         """The sum of every shard's part f32 [B, T, D], rounded once, to `dtype`."""
         together = self._together(sublayer_out, shards, bytes_per_token)
-        return together.all_reduce(sublayer_out).to(_DTYPES[dtype])
+        return together.all_reduce(sublayer_out.clone(), _DTYPES[dtype])
 
     def all_gather(self, logits: Tensor, *, shards: int, bytes_per_token: int) -> Tensor:
         """Logits f32 [B, T, V] from every shard's [B, T, V / shards]."""

@@ -69,7 +69,7 @@ def _mailboxes(together: Collectives | None, streams: Tensor) -> Mailboxes | Non
 
 def _meet(together: Collectives | None, streams: Tensor) -> Callable[[Tensor], Tensor] | None:
     """Sums a part f32 [n, D] over all shards and rounds it once."""
-    return None if together is None else lambda part: together.all_reduce(part).to(streams.dtype)
+    return None if together is None else lambda part: together.all_reduce(part, streams.dtype)
 
 
 def ffn(step: Step, streams: Tensor, pre: Tensor, *weights: Any, **attrs: Any) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,8 @@ from dsv41c.runtime.stages.mailboxes import open_mailboxes
 
 __all__ = ["Collectives", "GroupCollectives", "other_shards"]
 
+_MUCH = 1 << 20  # bytes from which on moving them takes longer than one exchange more
+
 
 class GroupCollectives:
     """The processes of a group, in its order; of all processes without one. `watch` tells who has gone."""
@@ -32,12 +34,23 @@ class GroupCollectives:
         self.size = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
 
-    def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of every process's `x`, a new tensor with the same bits on each."""
-        total = x.clone(memory_format=torch.contiguous_format)
+    def all_reduce(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """The sum of every process's `x`, rounded once, to `dtype`; the same bits on each. `x` may be written over.
+
+        Of much on GPUs each sums a part and rounds it, and all gather those, which moves fewer bytes.
+        """
+        total = x.contiguous()
+        much = total.nbytes > _MUCH and total.numel() % self.size == 0 and dtype.itemsize < x.dtype.itemsize
+        if x.device.type != "cuda" or not much:
+            with self._over():
+                dist.all_reduce(total, group=self._group)
+            return total.to(dtype)
+        part = total.new_empty(total.numel() // self.size)
+        rounded = torch.empty(total.shape, dtype=dtype, device=total.device)
         with self._over():
-            dist.all_reduce(total, group=self._group)
-        return total
+            dist.reduce_scatter_tensor(part, total.flatten(), group=self._group)
+            dist.all_gather_into_tensor(rounded.flatten(), part.to(dtype), group=self._group)
+        return rounded
 
     def all_gather(self, x: Tensor, axis: int) -> Tensor:
         """Every process's `x`, in the order of ranks along an axis; a new tensor."""

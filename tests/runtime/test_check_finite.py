@@ -82,10 +82,10 @@ class TwoShards:
         self.added = added
         self.sums = 0
 
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The sum of both parts."""
         self.sums += 1
-        return x + self.added
+        return (x + self.added).to(dtype)
 
     def all_gather(self, x: torch.Tensor, axis: int) -> torch.Tensor:
         """Both parts."""

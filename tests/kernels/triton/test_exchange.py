@@ -63,10 +63,10 @@ class Member:
         addresses = torch.tensor([box.data_ptr() for box in self.shards.boxes])
         return Mailboxes(self.rank, 2, self.shards.values, addresses, self.shards.sequences[self.rank])
 
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         assert x.dtype == torch.float32
         self.parts.append(x)
-        return x if self.other is None else x + self.other
+        return (x if self.other is None else x + self.other).to(dtype)
 
 
 def part_of(packed, rank, axis):
