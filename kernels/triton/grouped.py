@@ -213,16 +213,6 @@ def sum_pairs(parts, ids, shared, out, D, A: tl.constexpr, AB: tl.constexpr, BLO
 
 
 @triton.jit
-def even_first(x, out, D, BLOCK: tl.constexpr):
-    """Grid (n, ceil(D/2/BLOCK)): the even columns of x [n, D] before its odd ones."""
-    token = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at = x + token * D + 2 * column
-    tl.store(out + token * D + column, tl.load(at, mask=column < D // 2), mask=column < D // 2)
-    tl.store(out + token * D + D // 2 + column, tl.load(at + 1, mask=column < D // 2), mask=column < D // 2)
-
-
-@triton.jit
 def swiglu_rows(gate, up, out, size, limit, LIMITED: tl.constexpr, BLOCK: tl.constexpr):
     """out[i] = silu(gate[i]) * up[i] with the experts' clamps; bf16 in and out, fp32 inside."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -257,32 +247,6 @@ def tiles_for(pairs: int, experts: int, shared: int) -> tuple[Tile, Tile]:
         tile = Tile(128, places, 64, 8, 3)
         return tile, tile
     return Tile(64, places, 32, 4, 4), Tile(128, places, 32, 8, 3)
-
-
-def routed_experts(
-    x: Tensor,
-    expert_weights: Tensor,
-    expert_ids: Tensor,
-    w1: Stacked,
-    w2: Stacked,
-    w3: Stacked,
-    limit: float,
-) -> Tensor:
-    """The routed sum f32 [n, D] of x bf16 [n, D]: of each chosen expert, w2 (weight * silu(w1 x) * w3 x).
-
-    expert_weights f32 and expert_ids int64 [n, A]; w1, w3 [inter, D] and w2 [D, inter] an expert, `fp4_32`. A limit
-    above 0 clamps as the reference does. Experts are added in ascending order.
-    """
-    parts = expert_pairs(interleaved_halves(x), expert_weights, expert_ids, w1, w2, w3, limit)
-    return add_pairs(parts, expert_ids, None)
-
-
-def interleaved_halves(x: Tensor) -> Tensor:
-    """x [n, D] with its even columns before its odd ones, a copy."""
-    n, dim = x.shape
-    out = torch.empty_like(x)
-    even_first[(n, triton.cdiv(dim // 2, 1024))](x, out, dim, min(1024, power(dim // 2)))
-    return out
 
 
 def expert_pairs(
@@ -347,11 +311,3 @@ def shared_hidden(x: Tensor, w1: Packed | Tensor, w3: Packed | Tensor, limit: fl
     out = torch.empty_like(gate)
     swiglu_rows[(triton.cdiv(gate.numel(), 1024),)](gate, up, out, gate.numel(), limit, limit > 0, 1024)
     return out
-
-
-def shared_expert(
-    x: Tensor, routed: Tensor, w1: Packed | Tensor, w2: Packed | Tensor, w3: Packed | Tensor, limit: float
-) -> Tensor:
-    """routed f32 [n, D] + w2 (silu(w1 x) * w3 x), rounded once; bf16 [n, D] of x bf16 [n, D]."""
-    added = matmul(shared_hidden(x, w1, w3, limit), w2, x.dtype)
-    return (routed + added.to(torch.float32)).to(x.dtype)

@@ -77,7 +77,6 @@ def prefill(target: str) -> list[Case]:
             words("parts:*bf16 ids:*i64 shared:*bf16 out:*bf16 D:i32"),
             {"A": 6, "AB": 8, "BLOCK": 1024, "SHARED": True},
         ),
-        Case(grouped.even_first, words("x:*bf16 out:*bf16 D:i32"), {"BLOCK": 1024}),
         Case(
             grouped.swiglu_rows,
             words("gate:*bf16 up:*bf16 out:*bf16 size:i32 limit:fp32"),
