@@ -26,12 +26,12 @@ compile() {  # NAME, changes
   shift
   "$python" -m dsv41c compile "$spec" -o "$view/$name" "${sets[@]}" "$@" >/dev/null 2>&1
 }
-bench() {  # NAME, PROCESSES (0: this one, without torchrun), RESULT, options
+bench() {  # NAME, PROCESSES (0: this one, without torchrun), RESULT, options; AGAINST is the plan on one device
   local name=$1 count=$2 result=$3 start=(timeout 150 "$python" -m)
   shift 3
   [ "$count" = 0 ] || start+=(torch.distributed.run --standalone --nproc-per-node "$count" -m)
   echo "== $result"
-  "${start[@]}" dsv41c bench "$view/$name" --against "$view/one" "${measured[@]}" "$@" --label "commit $commit" --json \
+  "${start[@]}" dsv41c bench "$view/$name" --against "$view/${AGAINST:-one}" "${measured[@]}" "$@" --label "commit $commit" --json \
     >"$results/h200x2-$result.json" 2>"$view/said" || { tail -n 30 "$view/said"; return 1; }
   "$python" tests/bench/h200x2.py "$results" "$result"
 }
@@ -57,12 +57,13 @@ devices="placement.devices=[\"$family:0\",\"$family:1\"]"
       "$python" -m pytest tests/device/test_stages.py -q -s -p no:cacheprovider 2>&1 | tail -n 40
     fi
     compile one
+    compile one-all --set runtime.capture=all
     compile even --set "$devices" --set "placement.layer_ends=[20,40]"
     compile uneven --set "$devices" --set "placement.layer_ends=[22,40]"
     compile shards --set placement.tensor_parallel=2
     compile shards-all --set placement.tensor_parallel=2 --set runtime.capture=all
     bench shards 2 shards "${prompt[@]}"
-    bench shards-all 2 shards-all
+    AGAINST=one-all bench shards-all 2 shards-all
     bench even 0 even-both "${prompt[@]}"
     bench even 2 even "${prompt[@]}"
     bench uneven 0 uneven-both
