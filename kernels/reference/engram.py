@@ -31,14 +31,14 @@ class HeldTable:
     scale: Tensor | None
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The decoded rows of int64 ids [...], f32 [..., C], on the table's device."""
+        """The decoded rows of int64 ids [...], f32 [..., C], on their device."""
         flat = ids.reshape(-1).to(self.codes.device)
         codes = self.codes.index_select(0, flat)
         if self.scale is None:
             values = codes.to(torch.float32)
         else:
             values = dense(Packed(codes, self.scale.index_select(0, flat), "fp8_row32"), torch.float32)
-        return values.view(*ids.shape, values.shape[-1])
+        return values.view(*ids.shape, values.shape[-1]).to(ids.device)
 
 
 def engram_ids(

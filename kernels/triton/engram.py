@@ -1,4 +1,4 @@
-"""Engram: hash ids in one launch for any number of tokens, rows of a table on the device, and the gate."""
+"""Engram: hash ids in one launch for any number of tokens, rows of a table that kernels read, and the gate."""
 
 from __future__ import annotations
 
@@ -98,15 +98,19 @@ def engram_ids(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DeviceTable:
-    """A RowTable on the device, as stored: codes E4M3 uint8 [rows, C], scale E8M0 uint8 [rows, C/32]."""
+    """A RowTable that kernels read as it is stored: codes E4M3 uint8 [rows, C], scale E8M0 uint8 [rows, C/32].
+
+    On the device that reads it, or in pinned memory, where every GPU of the host reaches it. Bytes of a row follow each
+    other; rows may lie apart.
+    """
 
     codes: Tensor
     scale: Tensor
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The decoded rows bf16 [..., C] of int64 ids [...], in one launch. bf16 holds every one exactly."""
+        """The decoded rows bf16 [..., C] of int64 ids [...], on their device. bf16 holds every one exactly."""
         width = self.codes.shape[1]
-        out = torch.empty(*ids.shape, width, dtype=torch.bfloat16, device=self.codes.device)
+        out = torch.empty(*ids.shape, width, dtype=torch.bfloat16, device=ids.device)
         if ids.numel():
             _gather(self, ids.contiguous(), ids.numel(), 1, 1, 0, out)
         return out
@@ -114,32 +118,37 @@ class DeviceTable:
 
 @triton.jit
 def gather_rows(
-    ids, codes, scale, out, columns, stride, first, C: tl.constexpr, BLOCK: tl.constexpr
+    ids, codes, scale, out, columns, stride, first, CODES_PITCH: tl.constexpr, SCALE_PITCH: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tokens * columns): one table row, C channels, to out [tokens, columns, C]; ids `stride` apart by token."""
+    """Grid (tokens * columns): one table row, C channels, to out [tokens, columns, C]; ids `stride` apart by token.
+
+    Rows of codes and of scales begin a pitch of bytes apart.
+    """
     program = tl.program_id(0).to(tl.int64)
     row = tl.load(ids + program // columns * stride + first + program % columns)
-    channel = tl.arange(0, BLOCK)
-    value = e4m3_value(tl.load(codes + row * C + channel, mask=channel < C, other=0))
-    factor = e8m0_value(tl.load(scale + row * (C // 32) + channel // 32, mask=channel < C, other=127))
-    tl.store(out + program * C + channel, (value * factor).to(out.dtype.element_ty), mask=channel < C)
+    block = tl.arange(0, BLOCK // 32)
+    channel = block[:, None] * 32 + tl.arange(0, 32)[None, :]
+    value = e4m3_value(tl.load(codes + row * CODES_PITCH + channel, mask=channel < C, other=0))
+    factor = e8m0_value(tl.load(scale + row * SCALE_PITCH + block, mask=block * 32 < C, other=127))
+    tl.store(out + program * C + channel, (value * factor[:, None]).to(out.dtype.element_ty), mask=channel < C)
 
 
 def _gather(table: DeviceTable, ids: Tensor, tokens: int, columns: int, stride: int, first: int, out: Tensor) -> None:
     width = table.codes.shape[1]
     gather_rows[(tokens * columns,)](
-        ids, table.codes, table.scale, out, columns, stride, first, C=width, BLOCK=triton.next_power_of_2(width),
-        num_warps=1,
+        ids, table.codes, table.scale, out, columns, stride, first, CODES_PITCH=table.codes.stride(0),
+        SCALE_PITCH=table.scale.stride(0), C=width, BLOCK=triton.next_power_of_2(width), num_warps=1,
     )  # fmt: skip
 
 
 def engram_rows(engram_ids: Tensor, table: RowTable, *, index: int) -> Tensor:
-    """`reference.engram_rows`: [B, T, columns * C]. A table on the device is read in one launch, as bf16."""
+    """`reference.engram_rows`: [B, T, columns * C]. A `DeviceTable` is read in one launch, as bf16."""
     if not isinstance(table, DeviceTable):
         return reference.engram_rows(engram_ids, table, index=index)
     batch, tokens, layers, columns = engram_ids.shape
     shape = (batch, tokens, columns * table.codes.shape[1])
-    out = torch.empty(shape, dtype=torch.bfloat16, device=table.codes.device)
+    out = torch.empty(shape, dtype=torch.bfloat16, device=engram_ids.device)
     if out.numel():
         ids = engram_ids.contiguous()
         _gather(table, ids, batch * tokens, columns, layers * columns, index * columns, out)

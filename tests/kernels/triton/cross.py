@@ -228,7 +228,7 @@ def entry(target: str) -> list[Case]:
         Case(
             engram.gather_rows,
             words("ids:*i64 codes:*u8 scale:*u8 out:*bf16 columns:i32 stride:i32 first:i32"),
-            {"C": 256, "BLOCK": 256},
+            {"CODES_PITCH": 264, "SCALE_PITCH": 264, "C": 256, "BLOCK": 256},
             1,
         ),
         Case(engram.to_planes, words("x:*bf16 planes:*fp16"), {"N": 6144, "BLOCK": 1024}),

@@ -58,10 +58,15 @@ class Dense:
         return self.values[ids]
 
 
-def test_rows_of_a_table_on_the_device():
-    packed = encode_fp8_row32(normal(0, 300, 96, dtype=torch.float32))
+@pytest.mark.parametrize("width", [32, 96])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_rows_of_a_table_that_kernels_read(pinned, width):
+    """With codes and scales apart, as on a device, and behind each other in every row, as in pinned memory."""
+    packed = encode_fp8_row32(normal(0, 300, width, dtype=torch.float32))
     packed.scale[5] = 0  # 2^-127, which fp32 and bf16 hold as subnormals
-    table = engram.DeviceTable(packed.codes.view(torch.uint8), packed.scale)
+    parts = (packed.codes.view(torch.uint8), packed.scale)
+    table = engram.DeviceTable(*(torch.cat(parts, dim=1).split((width, width // 32), dim=1) if pinned else parts))
+    assert table.codes.is_contiguous() != pinned
     plain = Dense(dense(packed, torch.bfloat16))
     ids = torch.randint(0, 300, (2, 3, 2, 6), generator=generator(1))
     ids[0, 0] = 5
