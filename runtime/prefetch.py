@@ -1,4 +1,6 @@
-"""Rows of engram tables, read as soon as a step's tokens are known, while its first layers are computed.
+"""Rows of engram tables that kernels do not read, read as soon as a step's tokens are known.
+
+It is done while the step's first layers are computed.
 
 Those of many tokens by threads. Of a few, the step's own thread reads each layer's when it gets there: it is ahead of
 the device by then, and would only stand in line with other threads before.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dsv41c.kernels.fusion import FUSED, NATIVE_VARIANT
 from dsv41c.runtime.device.ranges import buckets_of_context, ranges
 from dsv41c.runtime.manifest import BufferEntry, CallEntry, Manifest, OpEntry, RegionEntry, buffers
-from dsv41c.runtime.memory import group_count, value_bytes
+from dsv41c.runtime.memory import TABLE, group_count, value_bytes
 from dsv41c.runtime.scratch import Call, peak_of
 from dsv41c.runtime.shards import of_shard
 
@@ -88,12 +88,24 @@ def tables_on_device(manifest: Manifest) -> bool:
     return manifest.engram is not None and manifest.engram.storage == "device"
 
 
+def rows_from_host(manifest: Manifest) -> bool:
+    """Whether the host reads the rows of engram tables for steps: of tables in the official layout.
+
+    Kernels do where tables are on the device, and native ones where codes and scales are in pinned memory.
+    """
+    if tables_on_device(manifest):
+        return False
+    packed = all(weight.stored == "fp8_row32" for weight in manifest.weights if weight.role == TABLE)
+    pinned = manifest.engram is not None and manifest.engram.storage == "host"
+    return not (pinned and packed and "engram_rows" in native_kinds(manifest))
+
+
 def captured_together(manifest: Manifest, regions: Sequence[RegionEntry] | None = None) -> list[range]:
     """The regions that are one graph of a decode step, by index among `regions`: those of the plan, or of a device."""
     chosen = manifest.regions if regions is None else regions
     ops = {op.id: op for op in manifest.ops}
     by_region = {region.id: [ops[op] for op in region.ops] for region in chosen}
-    staged = frozenset[str]() if tables_on_device(manifest) else None
+    staged = None if rows_from_host(manifest) else frozenset[str]()
     return ranges(chosen, by_region, manifest.runtime.capture, staged)
 
 
@@ -145,11 +157,11 @@ class _Walk:
         return peak
 
     def inputs(self) -> Iterator[BufferEntry]:
-        """The buffers on the device that captured steps read: of rows, those of its own tables on the host."""
+        """The buffers on the device that captured steps read: of rows, those that the host reads for it."""
         own = {region.id for region in self.regions}
         for entry in self.manifest.buffers or buffers(self.manifest):
             rows = entry.name.startswith("rows of ")
-            if not rows or (own & set(entry.readers) and not tables_on_device(self.manifest)):
+            if not rows or (own & set(entry.readers) and rows_from_host(self.manifest)):
                 yield entry
 
     def graphs(self) -> int:

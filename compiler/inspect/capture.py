@@ -8,7 +8,7 @@ from typing import Any
 from dsv41c.compiler.inspect.kernels import calls
 from dsv41c.compiler.inspect.table import table
 from dsv41c.runtime.manifest import Manifest
-from dsv41c.runtime.work_space import captured_together, captures, contexts, decode_sizes, tables_on_device
+from dsv41c.runtime.work_space import captured_together, captures, contexts, decode_sizes, rows_from_host
 from dsv41c.words import counted, joined
 
 
@@ -52,7 +52,7 @@ def _graph(manifest: Manifest, part: range, kinds: Mapping[str, str]) -> dict[st
         "regions": len(inside),
         "ops": sum(len(region.ops) for region in inside),
         "calls": sum(len(calls(region, kinds)) for region in inside),
-        "rows_from_host": rows and not tables_on_device(manifest),
+        "rows_from_host": rows and rows_from_host(manifest),
     }
 
 

@@ -12,7 +12,7 @@ from dsv41c.compiler.inspect.table import table
 from dsv41c.kernels.catalog import WEIGHT_ROLES
 from dsv41c.runtime.manifest import Manifest, WeightEntry
 from dsv41c.runtime.memory import TABLE, constant_bytes, kept_bytes
-from dsv41c.runtime.work_space import tables_on_device
+from dsv41c.runtime.work_space import rows_from_host, tables_on_device
 from dsv41c.words import counted, layers, size
 
 # By group, how the roles in it begin; the first that fits counts.
@@ -117,7 +117,8 @@ def overview(manifest: Manifest) -> Iterator[str]:
     yield from table("weights", _SIZES, [*rows, ("in all", *_sizes(found))])
     yield f"  stored: in the official checkpoint, scales included; kept: as kernels take them{_each(manifest)}"
     if manifest.engram is not None:
-        yield f"  engram tables: {_STORAGE[manifest.engram.storage]}"
+        reader = ", read by kernels" if manifest.engram.storage == "host" and not rows_from_host(manifest) else ""
+        yield f"  engram tables: {_STORAGE[manifest.engram.storage]}{reader}"
     yield ""
     encodings = [
         (entry["stored"], *_sizes(entry), f"{_dtype(entry)}; binds {', '.join(entry['accepted'])}")

@@ -16,9 +16,9 @@ def ranges(
     """Ranges of region indices that cover all regions, in order; none for `off`.
 
     `layer`: each layer alone; `every:N`: N layers together; `all`: everything. Embedding and head go with the layer
-    beside them, since every graph more costs the time of its start. A range ends before a region that reads a mapped
-    table at ids which the range itself computes: rows come from the host, so the ids have to be there before the work
-    starts that uses them, and where a stage ends. `staged`: the regions whose tables are mapped, by id; None for all.
+    beside them, since every graph more costs the time of its start. A range ends where a stage does, and before a
+    region for which the host reads rows of a table at ids that the range itself computes: the ids have to be there
+    before the work starts that uses them. `staged`: the regions for which the host reads rows, by id; None for all.
     """
     if capture == "off":
         return []

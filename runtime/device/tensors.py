@@ -25,7 +25,7 @@ def on_device(weights: Mapping[str, object], place: torch.device) -> dict[str, o
     """Weights and constants by id on a device, packed ones as they are; what is there already is not copied.
 
     Experts become `Stacked` where all are stored so, else lists; each is checked as at its first use, which raises
-    `UserFault` (DSV730). A table stays where it is stored: its rows are read on the host and copied.
+    `UserFault` (DSV730). A table stays where it is: `weights.table.table_for` says what reads it there.
     """
     if place.type == "cpu":
         return dict(weights)
@@ -64,7 +64,7 @@ def stacked(experts: Sequence[object], place: torch.device) -> Stacked | None:
 
 
 def is_held(table: object) -> bool:
-    """Whether a table of rows is there as codes and scales of a device, so that kernels can read it themselves."""
+    """Whether kernels read a table of rows themselves: tensors of a device, or of pinned memory that a GPU reads."""
     return isinstance(getattr(table, "codes", None), Tensor)
 
 

@@ -9,7 +9,7 @@ import torch
 from dsv41c.runtime.device.tensors import on_device
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.stages.layout import Layout
-from dsv41c.runtime.weights.table import StoredTable, native_tables
+from dsv41c.runtime.weights.table import StoredTable, table_for
 
 
 class PlacedWeights(Mapping[str, object]):
@@ -55,17 +55,14 @@ def placed(
 ) -> PlacedWeights:
     """Weights of the host on the devices of some places; placed ones stay. Raises `UserFault` as `on_device` does.
 
-    Tables go with them where `engram.storage` says `device`.
+    Tables go with them where `engram.storage` says `device`; a GPU may read pinned ones where they are (`table_for`).
     """
     if isinstance(weights, PlacedWeights):
         return weights
     used = used_by(manifest, layout, devices)
-    held = manifest.engram is not None and manifest.engram.storage == "device"
-    native = native_tables(manifest)
     found: dict[int, dict[str, object]] = {}
     for place, device in devices.items():
         own = {name: weight for name, weight in weights.items() if name in used[place]}
-        if held:
-            own = {name: w.held(device, native) if isinstance(w, StoredTable) else w for name, w in own.items()}
+        own = {name: table_for(w, manifest, device) if isinstance(w, StoredTable) else w for name, w in own.items()}
         found[place] = on_device(own, device)
     return PlacedWeights(found)

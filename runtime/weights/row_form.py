@@ -53,11 +53,16 @@ class TableForm:
 
     def packed(self, ids: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """The codes and scales of rows of a table that has both. Raises as `values` does."""
-        width, told = self._stored.tensor.shape[1], (self._stored.tensor, self._checkpoint, ids)
-        codes, scale = raw[:, :width], raw[:, width:]
+        told = (self._stored.tensor, self._checkpoint, ids)
+        codes, scale = self.split(raw)
         refuse_rows(*told, scale == E8M0_NAN, "DSV730", "has a scale of 255, the NaN of E8M0")
         refuse_rows(*told, (codes & 127) == 127, "DSV730", "holds the NaN of E4M3")
         return codes, scale
+
+    def split(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes [n, head_dim] of rows uint8 [n, width], and what follows them in each: views, unchecked."""
+        width = self._stored.tensor.shape[1]
+        return raw[:, :width], raw[:, width:]
 
 
 @cache

@@ -253,21 +253,24 @@ class DiskRows:
 
 
 class HostRows:
-    """Rows of a copy in memory, pinned where there are GPUs, so that it is read once and never again."""
+    """Rows of a copy in memory, pinned where there are GPUs, so that it is read once and never again.
+
+    `memory`: all of them, uint8 [rows, width].
+    """
 
     def __init__(self, source: RowSource) -> None:
         self.count, self.width = source.count, source.width
-        self._rows = torch.empty(source.count, source.width, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        self.memory = torch.empty(source.count, source.width, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
         for first, end in pieces(source):
-            self._rows[first:end] = source.span(first, end)
+            self.memory[first:end] = source.span(first, end)
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows of ids [n]: `RowSource.read`."""
-        return self._rows.index_select(0, ids)
+        return self.memory.index_select(0, ids)
 
     def span(self, first: int, end: int) -> Tensor:
         """Consecutive rows: `RowSource.span`."""
-        return self._rows[first:end]
+        return self.memory[first:end]
 
 
 def pieces(source: RowSource) -> list[tuple[int, int]]:

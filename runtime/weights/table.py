@@ -54,11 +54,31 @@ class StoredTable:
             return DeviceTable(codes, scale)
         return HeldTable(codes, scale)
 
+    def pinned(self) -> RowTable | None:
+        """The same table for native kernels of a GPU, which read its pinned memory; None where rows are not there so.
+
+        That is where they are codes and scales, and pinned. A GPU refuses no row that holds NaN, so all are looked at
+        here. Raises UserFault as `rows` does.
+        """
+        source, form = self.source, self._packed
+        if form is None or not isinstance(source, HostRows) or not source.memory.is_pinned():
+            return None
+        for first, end in pieces(source):
+            form.packed(torch.arange(first, end), source.span(first, end))
+        from dsv41c.kernels.triton.engram import DeviceTable
+
+        return DeviceTable(*form.split(source.memory))
+
     def _parts(self, ids: Tensor, raw: Tensor) -> tuple[Tensor, ...]:
         """What rows are held as: codes and scales, or bf16, which has every value."""
-        if isinstance(self.form, TableForm) and self.form.encoding == "fp8_row32":
-            return self.form.packed(ids, raw)
+        if self._packed is not None:
+            return self._packed.packed(ids, raw)
         return (self.form.values(ids, raw).to(torch.bfloat16),)
+
+    @property
+    def _packed(self) -> TableForm | None:
+        """The form, where rows are codes and scales; else None."""
+        return self.form if isinstance(self.form, TableForm) and self.form.encoding == "fp8_row32" else None
 
 
 def stored_table(parts: list[Part], form: RowForm, checkpoint: Checkpoint, engram: EngramEntry | None) -> StoredTable:
@@ -75,8 +95,21 @@ def stored_table(parts: list[Part], form: RowForm, checkpoint: Checkpoint, engra
     return StoredTable(source, form, cache)
 
 
+def table_for(table: StoredTable, manifest: Manifest, place: torch.device) -> RowTable:
+    """A table as steps on a device take it: held there, pinned for a GPU that reads it, or else read by the host.
+
+    Raises UserFault as `StoredTable.rows` does where all of it is read for that.
+    """
+    storage, native = "" if manifest.engram is None else manifest.engram.storage, native_tables(manifest)
+    if storage == "device":
+        return table.held(place, native)
+    if storage == "host" and native and place.type == "cuda":
+        return table.pinned() or table
+    return table
+
+
 def native_tables(manifest: Manifest) -> bool:
-    """Whether a native kernel of the plan reads rows of tables on the device."""
+    """Whether a native kernel of the plan reads rows of tables, on the device or out of pinned memory."""
     native = NATIVE_VARIANT.get(manifest.target.family)
     return any(entry.kernel == f"{native}.engram_rows" for entry in manifest.kernels)
 

@@ -59,6 +59,23 @@ def test_engram_of_flash_by_storage(storage: str) -> None:
     assert [item.bytes for item in found.uncounted] == ([whole] if storage in ("mapped", "disk") else [])
 
 
+@pytest.mark.parametrize(
+    ("sets", "read_by_host"),
+    [
+        (("engram.storage=device",), False),
+        (("engram.storage=host",), False),
+        (("engram.storage=host", "weights.engram=bf16"), True),
+        (("engram.storage=host", "numerics.compute=f32"), True),
+        (("engram.storage=mapped",), True),
+    ],
+)
+def test_a_buffer_for_rows_is_counted_where_the_host_reads_them(sets: tuple[str, ...], read_by_host: bool) -> None:
+    found = manifest("toy", *sets)
+    inputs = items(estimate(found).places[0])["step inputs"]
+    largest = found.runtime.decode_buckets[-1]
+    assert inputs == largest * (3 * 8 + (2 * 6 * 32 * 4 if read_by_host else 0))
+
+
 def test_a_run_that_was_measured() -> None:
     """Flash on one H200, 128 of 384 experts stored behind the whole gate, a million rows of each table on the device.
 

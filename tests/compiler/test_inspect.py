@@ -21,6 +21,7 @@ from dsv41c.kernels.catalog import CARRIERS, STATE_KINDS, WEIGHT_ROLES
 from dsv41c.kernels.fusion import FUSED
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.memory import global_kv_bytes
+from dsv41c.runtime.work_space import tables_on_device
 
 Run = Callable[..., Any]  # of conftest.py
 FLASH = "deepseek-v4.1-flash"
@@ -31,6 +32,7 @@ PLANS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "toy": ("toy", None, ()),
     "toy that captures": ("toy", "cuda", ("numerics.compute=f32",)),
     "Flash": (FLASH, "cuda", ON_DEVICE),
+    "Flash, pinned tables": (FLASH, "cuda", ("engram.storage=host",)),
     "Flash on eight": (FLASH, "rocm8", ()),
     "Flash, packed": (FLASH, "cuda", (*PACKED, "runtime.capture={every: 4}")),
     "Flash, two shards": (FLASH, "cuda", ("placement.tensor_parallel=2",)),
@@ -104,7 +106,7 @@ def test_who_makes_and_reads_state() -> None:
 def test_weights_agree_with_the_manifest_and_the_estimate(manifest: Manifest) -> None:
     found = weights.data(manifest)
     constants = items(manifest, "constants")
-    tables = items(manifest, "engram tables") if manifest.target.family != "cpu" else 0
+    tables = items(manifest, "engram tables") if tables_on_device(manifest) else 0
     kept = sum(entry.weights for entry in manifest.memory)
     assert found["bytes"] == sum(weight.bytes for weight in manifest.weights)
     assert found["kept_bytes"] == items(manifest, "experts", "other weights") + tables
@@ -153,10 +155,11 @@ def test_how_many_graphs() -> None:
     plain = capture.data(plan("toy that captures"))
     assert (plain["graphs_per_step"], len(plain["buckets"]), len(plain["contexts"])) == (8, 3, 10)
     assert plain["graphs_in_all"] == 240
-    assert capture.data(plan("Flash"))["graphs_in_all"] == 40 * 3
     packed = capture.data(plan("Flash, packed"))  # of the Engram layers, 1 has ids of its own graph, if not cut
     assert [graph["first"] for graph in packed["graphs"] if graph["rows_from_host"]] == ["layers.1", "layers.13"]
-    assert not any(graph["rows_from_host"] for graph in capture.data(plan("Flash"))["graphs"])
+    for name in ("Flash", "Flash, pinned tables"):  # which native kernels read
+        found = capture.data(plan(name))
+        assert found["graphs_in_all"] == 40 * 3 and not any(graph["rows_from_host"] for graph in found["graphs"])
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

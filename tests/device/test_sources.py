@@ -13,6 +13,7 @@ from torch import Tensor
 from dsv41c.compiler.cli import main
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.plan import load_plan
+from dsv41c.runtime.weights.table import StoredTable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PROMPT, STEPS = 37, 24
@@ -42,8 +43,13 @@ def story(folder: Path, checkpoint: Path, *sets: str, spec: str) -> tuple[Engine
 
 
 @pytest.mark.parametrize("model", ["tiny", "toy"])
-def test_logits_are_the_same_wherever_engram_rows_are(model: str, tmp_path: Path) -> None:
+def test_logits_are_the_same_wherever_engram_rows_are(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec, checkpoint = sources(model)
+    read: list[int] = []  # rows by the host, which it does for `mapped` and `disk` alone
+    rows = StoredTable.rows
+    monkeypatch.setattr(StoredTable, "rows", lambda table, ids: read.append(ids.numel()) or rows(table, ids))
     engine, want = story(tmp_path / "device", checkpoint, "engram.storage=device", spec=spec)
     assert engine.steps.prefetch is None
     assert want.isfinite().all()
@@ -52,7 +58,13 @@ def test_logits_are_the_same_wherever_engram_rows_are(model: str, tmp_path: Path
             engine, got = story(
                 tmp_path / f"{storage}{number}", checkpoint, f"engram.storage={storage}", *sets, spec=spec
             )
-            assert engine.steps.prefetch is not None, "rows are read ahead"
+            pinned = storage == "host"
+            assert (engine.steps.prefetch is None) == pinned, "rows are read ahead, or by the GPU out of pinned memory"
+            assert engine.captured is not None and bool(engine.captured.tables) != pinned
+            assert bool(read) != pinned
+            read.clear()
+            tables = [weight for name, weight in engine.weights.items() if name.endswith("engram_table")]
+            assert not pinned or all(table.codes.is_pinned() for table in tables)  # type: ignore[attr-defined]
             assert torch.equal(got, want), (storage, sets, (got - want).abs().max())
 
 

@@ -15,15 +15,20 @@ from torch import Tensor
 
 from dsv41c.diagnostics import UserFault
 from dsv41c.kernels.reference.engram import HeldTable
+from dsv41c.runtime.device.tensors import is_held, on_device
 from dsv41c.runtime.engine import Engine
-from dsv41c.runtime.manifest import read, to_text
+from dsv41c.runtime.manifest import Manifest, read, to_text
 from dsv41c.runtime.prefetch import FEW, Prefetch
 from dsv41c.runtime.recording import Trace
 from dsv41c.runtime.weights.bind import bind
-from dsv41c.runtime.weights.table import StoredTable, lookups
+from dsv41c.runtime.weights.row_source import HostRows
+from dsv41c.runtime.weights.table import StoredTable, lookups, table_for
+from dsv41c.runtime.work_space import rows_from_host
 
 STORAGES = ("device", "host", "mapped", "disk")
 CUDA = ('devices: ["cpu:0"]', 'devices: ["cuda:0"]')
+NATIVE = (CUDA, ("activation_quant: fp8", "activation_quant: none"))
+GPU = torch.device("cuda", 0)
 FEWER = ("decode_buckets: [1, 2, 4]", "decode_buckets: [4]")  # of graphs; rows of padding come with every step
 TABLES = ("layers.1.engram_table", "layers.4.engram_table")
 
@@ -142,6 +147,62 @@ def test_recorded_steps_have_the_same_rows() -> None:
         assert torch.equal(values[name], table.rows(values["engram_ids"][:, :, place]).flatten(-2))
 
 
+# --- tables that a GPU reads out of pinned memory ---------------------------------------------------------------------
+
+
+def native(storage: str, *changes: tuple[str, str]) -> Manifest:
+    """The plan whose tables native kernels of a GPU read, where they can."""
+    return plan("bf16-act_fp8-kv_reference", stored(storage), *NATIVE, *changes).manifest
+
+
+@pytest.fixture
+def all_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU nothing can be."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(Tensor, "is_pinned", lambda tensor: True)
+
+
+def test_a_gpu_reads_pinned_tables_where_they_are(all_is_pinned: None) -> None:
+    manifest = native("host")
+    for name, table in bind(manifest, TINY, wanted=TABLES).items():
+        assert isinstance(table, StoredTable) and isinstance(table.source, HostRows)
+        taken: Any = table_for(table, manifest, GPU)
+        assert is_held(taken) and not rows_from_host(manifest)
+        assert on_device({name: taken}, GPU)[name] is taken, "it stays in the host's memory"
+        memory = table.source.memory
+        assert taken.codes.data_ptr() == memory.data_ptr()
+        assert torch.equal(torch.cat([taken.codes, taken.scale], dim=1), memory)
+        every = torch.arange(len(memory))
+        assert torch.equal(HeldTable(taken.codes, taken.scale).rows(every), table.rows(every))
+
+
+@pytest.mark.parametrize(
+    ("storage", "changes", "place"),
+    [
+        ("mapped", (), GPU),
+        ("disk", (), GPU),
+        ("host", (), torch.device("cpu")),
+        ("host", (("compute: bf16", "compute: f32"),), GPU),
+        ("host", (('"cuda:0"', '"hpu:0"'),), torch.device("cpu")),
+    ],
+    ids=["mapped", "disk", "strict", "plain torch", "hpu"],
+)
+def test_other_tables_are_read_by_the_host(
+    storage: str, changes: tuple[tuple[str, str], ...], place: torch.device, all_is_pinned: None
+) -> None:
+    manifest = native(storage, *changes)
+    for table in bind(manifest, TINY, wanted=TABLES).values():
+        assert isinstance(table, StoredTable) and table_for(table, manifest, place) is table
+        assert not is_held(table)
+
+
+def test_a_table_that_is_not_pinned_after_all_is_read_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "is_pinned", lambda tensor: False)  # as where the system would not
+    manifest = native("host")
+    for table in bind(manifest, TINY, wanted=TABLES).values():
+        assert isinstance(table, StoredTable) and table_for(table, manifest, GPU) is table
+
+
 # --- the cache --------------------------------------------------------------------------------------------------------
 
 
@@ -258,3 +319,17 @@ def test_a_damaged_row(storage: str, copied: Path) -> None:
         running.feed(running.open(), ids()[:3])
 
     assert fault_of(step).startswith("DSV730 ")
+
+
+def test_a_damaged_row_of_a_table_that_a_gpu_reads(copied: Path, all_is_pinned: None) -> None:
+    """Told before the first step, since a GPU refuses no row."""
+    from dsv41c.runtime.weights.headers import read_checkpoint
+
+    header = read_checkpoint(copied).tensors["layers.4.engram.embed.scale"]
+    data = bytearray((copied / header.file).read_bytes())
+    data[header.offset + header.size - 1] = 255
+    (copied / header.file).write_bytes(data)
+    manifest = native("host")
+    table = bind(manifest, copied, wanted=TABLES)["layers.4.engram_table"]
+    assert isinstance(table, StoredTable)
+    assert f"row {header.shape[0] - 1} " in fault_of(lambda: table_for(table, manifest, GPU))

@@ -286,7 +286,7 @@ _VALUES = (
 An E8M0 byte of 255 and an E4M3 code with its low seven bits set are NaN; one of them spreads to every logit. Dense
 tensors are checked when they are bound. Expert scales are checked then too, up to 1 GiB of them, and beyond that
 when an expert is first used. Engram rows are checked as they are read, since the tables are too large to read
-whole.
+whole; where a GPU reads them itself (`engram.storage: device`, `host`), all are checked when they are loaded.
 
 **Way out**: the file is damaged or was exported wrongly; fetch or export it again.
 """,

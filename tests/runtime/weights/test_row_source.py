@@ -131,7 +131,7 @@ def _manifest(plans, storage):
 
 @pytest.mark.parametrize("storage", ["device", "host", "mapped", "disk"])
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "BF16", "F32"])
-def test_every_form_has_the_same_values(storage, dtype, plans, tiny_data, tmp_path):
+def test_every_form_has_the_same_values(storage, dtype, plans, tiny_data, tmp_path, monkeypatch):
     stored = {name: tiny_data[name] for name in (f"{TABLE}.weight", f"{TABLE}.scale")}
     plans.write(tmp_path / "fp8.safetensors", stored)
     expected = bind(_manifest(plans, "mapped"), tmp_path)["layers.1.engram_table"].rows(torch.arange(462))
@@ -147,3 +147,6 @@ def test_every_form_has_the_same_values(storage, dtype, plans, tiny_data, tmp_pa
     assert isinstance(held, HeldTable) and torch.equal(held.rows(ids), expected[ids])
     with pytest.raises(IndexError):
         table.rows(torch.tensor([462]))
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    assert (table.pinned() is not None) == (storage == "host" and dtype == "F8_E4M3")
