@@ -256,8 +256,8 @@ class MemoryEntry(Entry):
 
     Of a stage that several processes share, it is what each of them holds.
 
-    Weights are counted as kernels get them and as the official checkpoint stores them, constants too; tables that are
-    read row by row stay on the host and are not counted. Pools have a row more than `max_sessions`. What a step needs
+    Weights are counted as kernels get them and as the official checkpoint stores them, constants too; engram tables are
+    where `engram.storage` has them and are not counted. Pools have a row more than `max_sessions`. What a step needs
     while it runs comes on top.
     """
 
@@ -271,7 +271,8 @@ class BufferEntry(Entry):
     """Memory that stays where it is, from which captured steps read what comes from outside; `readers` are regions.
 
     `B` is the rows of a step, at most the largest of `decode_buckets`; a smaller step uses the first rows. `rows of R`
-    are of the table of region R, fetched before R runs: only where that table stays on the host.
+    are of the table of region R, fetched before R runs. They are made only where the host reads that table: kernels
+    read one on the device, and native ones one in pinned memory where the checkpoint has it as codes and scales.
     """
 
     name: str

@@ -266,7 +266,7 @@ def _buffers(buffers: Sequence[BufferEntry]) -> Iterable[BufferModel]:
         outside = [region for region in entry.readers if not region.startswith("layers.")]
         inside = [int(region.removeprefix("layers.")) for region in entry.readers if region.startswith("layers.")]
         readers = outside + ([layers(inside)] if inside else [])
-        meaning = meanings.get(entry.name, "Engram rows, where the table stays on the host")
+        meaning = meanings.get(entry.name, "Engram rows, where the host reads the table")
         shape = ", ".join(map(str, entry.shape))
         yield BufferModel(entry.name, f"[{shape}]", entry.dtype, meaning, ", ".join(readers))
 
