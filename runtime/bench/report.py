@@ -6,9 +6,9 @@ that it took: 1 is the floor. Peaks are those of getting the first arm ready for
 no buffers for bandwidth are there. `row_cache` has rows of engram tables that were looked up, each once a step, and the
 share that was in memory; it is null where whole tables are. Where a device cannot have a thing, it is null.
 
-Where rows of engram tables come from the host (`engram.storage` is `host`, `mapped` or `disk`), a step of `layer`,
-`all` or `eager` is timed as one of an engine: it begins when the one before is over, as its tokens are not known
-sooner, and its rows are read while its first layers run. `torch` reads them when it gets there.
+Where the host reads rows of engram tables (`engram.storage` is `mapped` or `disk`, and `host` where no kernel reads
+them), a step of `layer`, `all` or `eager` is timed as one of an engine: it begins when the one before is over, as its
+tokens are not known sooner, and its rows are read while its first layers run. `torch` reads them when it gets there.
 """
 
 from __future__ import annotations

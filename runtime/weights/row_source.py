@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dsv41c.diagnostics import Diagnostic, Span, UserFault
 from dsv41c.runtime.weights.checkpoint import Checkpoint
+from dsv41c.runtime.weights.pinned import host_rows
 from dsv41c.runtime.weights.shard import TensorHeader
 
 DROPPED = 4096  # rows after which pages are let go of: a page fault may bring 64 KiB of pages that lie around it
@@ -260,7 +261,7 @@ class HostRows:
 
     def __init__(self, source: RowSource) -> None:
         self.count, self.width = source.count, source.width
-        self.memory = torch.empty(source.count, source.width, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        self.memory = host_rows(source.count, source.width)
         for first, end in pieces(source):
             self.memory[first:end] = source.span(first, end)
 
