@@ -27,13 +27,13 @@ def summary(found: dict[str, dict[str, Any]]) -> Iterator[str]:
         else:
             yield f"{name}: a step takes {ratio['median']:.3f} of one GPU's (iqr {ratio['iqr']:.3f})"
             moved = ", ".join(f"{each['bytes_per_token']:,.0f} of {each['said']:,.0f}" for each in cell["boundaries"])
-            yield f"{name}: {cell['in_flight']} in flight are {cell['speedup']['median']:.3f} of one; {moved} bytes a token"
+            filled = f"{cell['in_flight']} in flight are {cell['speedup']['median']:.3f} of one"
+            yield f"{name}: {filled}; {moved} bytes a token"
         for prompt in result["prefill"]:
             for kind, arm in prompt["arms"].items():
-                yield (
-                    f"{name}: a prompt of {prompt['tokens']} ({kind}) is read at {1 / arm['time_ratio']['median']:.3f} of"
-                    f" one GPU's rate, with a bubble of {arm['bubble']['median']:.3f}"
-                )
+                rate, bubble = 1 / arm["time_ratio"]["median"], arm["bubble"]["median"]
+                text = f"is read at {rate:.3f} of one GPU's rate, with a bubble of {bubble:.3f}"
+                yield f"{name}: a prompt of {prompt['tokens']} ({kind}) {text}"
 
 
 if __name__ == "__main__":
