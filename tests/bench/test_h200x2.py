@@ -23,4 +23,5 @@ def test_it_runs(tmp_path: Path):
     found = json.loads((tmp_path / "results" / "h200x2-even-both.json").read_text())
     assert found["label"] == "commit abc" and found["plan"]["stages"][1]["layers"] == [3, 8]
     log = (tmp_path / "results" / "h200x2.log").read_text()
-    assert "even-both: 2 in flight are" in log and "a prompt of 32 (every) has a bubble of" in log
+    assert "even-both: a step takes" in log and "even-both: 2 in flight are" in log
+    assert "even-both: a prompt of 32 (every) is read at" in log and found["against"]["stages"][0]["layers"] == [0, 8]
