@@ -97,7 +97,7 @@ def run_stages_bench(
     refusals.raise_if(not_runnable(plan.manifest, only=here))
     unfit = not_measurable(plan.manifest, options)
     if against is not None:
-        unfit += not_comparable(plan.manifest, against.manifest, options)
+        unfit += not_comparable(plan.manifest, against.manifest, options) or not_runnable(against.manifest)
     refusals.raise_if(unfit)
     bench, began = _Bench(plan, options, world, against, say or (lambda _: None)), time.perf_counter()
     with torch.no_grad():
