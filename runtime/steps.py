@@ -74,7 +74,7 @@ class Steps:
         self.layout = Layout.of(manifest)
         self.devices = {
             place: device_for(manifest, name=name, strict=strict, checks=checks)
-            for place, name in _here(manifest, world).items()
+            for place, name in devices_here(manifest, world).items()
         }
         places = {place: device.place for place, device in self.devices.items()}
         with expected_to_fit(manifest.name):
@@ -128,7 +128,7 @@ class Steps:
     @staticmethod
     def places_of(manifest: Manifest, world: World | None) -> dict[int, torch.device]:
         """The devices of the places that a process runs."""
-        return {place: device_for(manifest, name=name).place for place, name in _here(manifest, world).items()}
+        return {place: device_for(manifest, name=name).place for place, name in devices_here(manifest, world).items()}
 
     @property
     def in_flight(self) -> int:
@@ -203,7 +203,7 @@ def _hash_constants(manifest: Manifest) -> set[str]:
     return {weight for op in manifest.ops if op.kind == "engram_ids" for weight in op.weights.values()}
 
 
-def _here(manifest: Manifest, world: World | None) -> dict[int, str]:
+def devices_here(manifest: Manifest, world: World | None) -> dict[int, str]:
     """The places that a process runs, each with the name of its device on this host."""
     if world is None:
         return dict(enumerate(Layout.of(manifest).devices))

@@ -50,7 +50,7 @@ def work(arguments: Namespace, console: Console) -> int:
             return _stages(arguments, console, plan, against, world)
     if len(plan.manifest.target.devices) > 1:
         return _stages(arguments, console, plan, against, None)
-    if against is not None:
+    if against is not None and plan.manifest.target.tensor_parallel == 1:
         raise UsageError("`--against` is for plans on several devices; one on a single device has arms to compare")
 
     def told(result: BenchResult, cell: CellResult) -> None:

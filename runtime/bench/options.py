@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-import torch
-
 from dsv41c.diagnostics import Diagnostic
 from dsv41c.runtime.bench.arms import ARMS
-from dsv41c.runtime.bench.random_weights import held_bytes
-from dsv41c.runtime.manifest import Manifest
-from dsv41c.runtime.memory import pool_bytes
-from dsv41c.words import counted, joined, size
+from dsv41c.runtime.manifest import Manifest, ModelEntry
+from dsv41c.words import counted, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +50,54 @@ class BenchOptions:
 
 
 def not_measurable(manifest: Manifest, options: BenchOptions) -> list[Diagnostic]:
-    """Findings (DSV880 to DSV884) where a plan or this machine has no room for what is asked."""
-    found = [
+    """Findings (DSV880 to DSV883) where a plan has not what is asked of it. Of memory `room.too_large` knows."""
+    return [
         *_batches(manifest, [cell.batch for cell in options.cells]),
         *_contexts(manifest, [*(cell.context for cell in options.cells), *(item.tokens for item in options.prompts)]),
         *_arms(options.arms),
         *_experts(manifest, options.stored_experts),
     ]
-    return found or (_memory(manifest, options.stored_experts) if options.weights is None else [])
 
 
 def not_comparable(manifest: Manifest, against: Manifest, options: BenchOptions) -> list[Diagnostic]:
-    """Findings where a plan cannot be set against another: DSV885, and those of `not_measurable` for the other."""
-    devices = len(set(against.target.devices)) * against.target.tensor_parallel
-    wrong = []
+    """Findings where a plan cannot be set against another: DSV885, and those that `not_measurable` has for it alone."""
+    wrong = [
+        f"its {name} is {there}, not {here}"
+        for name, there, here in _settings(manifest, against, options)
+        if there != here
+    ]
     if against.model != manifest.model:
-        wrong.append(f"it is of another model (`{against.name}`, not `{manifest.name}`)")
-    if against.target.family != manifest.target.family:
-        wrong.append(f"it is for {against.target.family}, not {manifest.target.family}")
-    if against.numerics != manifest.numerics:
-        wrong.append("it has other numerics")
+        wrong.append(f"it is of another model: {_other(manifest.model, against.model)}")
+    devices = len(set(against.target.devices)) * against.target.tensor_parallel
     if devices != 1:
         wrong.append(f"it takes {devices} devices, not one")
     if wrong:
-        help_text = "compile the same spec with `placement.devices` of one device and without `tensor_parallel`"
+        help_text = "compile the same spec once more, with `placement.devices` of one device, without `tensor_parallel`"
         return [Diagnostic("DSV885", f"a plan to measure against does not fit: {'; '.join(wrong)}", help=help_text)]
+    known = {found.message for found in not_measurable(manifest, options)}
     facts = (("plan", f"`{against.name}`, the one to measure against"),)
-    return [replace(found, facts=(*facts, *found.facts)) for found in not_measurable(against, options)]
+    return [
+        replace(found, facts=(*facts, *found.facts))
+        for found in not_measurable(against, options)
+        if found.message not in known
+    ]
+
+
+def _settings(manifest: Manifest, against: Manifest, options: BenchOptions) -> Iterator[tuple[str, object, object]]:
+    """What has to be the same: name, the other plan's, this one's."""
+    yield "family of devices", against.target.family, manifest.target.family
+    for name in type(manifest.numerics).model_fields:
+        yield f"`numerics.{name}`", getattr(against.numerics, name), getattr(manifest.numerics, name)
+    yield "`runtime.capture`", against.runtime.capture, manifest.runtime.capture
+    if options.prompts:
+        yield "`runtime.prefill_chunk`", against.runtime.prefill_chunk, manifest.runtime.prefill_chunk
+    if against.engram is not None and manifest.engram is not None:
+        yield "`engram.storage`", against.engram.storage, manifest.engram.storage
+
+
+def _other(model: ModelEntry, against: ModelEntry) -> str:
+    names = [name for name in type(model).model_fields if getattr(model, name) != getattr(against, name)]
+    return ", ".join(f"`{name}` {getattr(against, name)}, not {getattr(model, name)}" for name in names)
 
 
 def _batches(manifest: Manifest, batches: Sequence[int]) -> list[Diagnostic]:
@@ -89,7 +105,11 @@ def _batches(manifest: Manifest, batches: Sequence[int]) -> list[Diagnostic]:
     if most <= limit:
         return []
     help_text = f"measure fewer sessions, or compile the plan with `--set runtime.max_sessions={most}`"
-    return [Diagnostic("DSV880", f"a batch of {most} is more than the {limit} sessions of the plan", help=help_text)]
+    return [
+        Diagnostic(
+            "DSV880", f"a batch of {most} is more than the plan has: {counted(limit, 'session')}", help=help_text
+        )
+    ]
 
 
 def _contexts(manifest: Manifest, contexts: Sequence[int]) -> list[Diagnostic]:
@@ -125,24 +145,3 @@ def _experts(manifest: Manifest, stored: int | None) -> list[Diagnostic]:
         f"{counted(stored, 'stored expert')} a layer, expected {active} to {routed}, of which a token takes {active}"
     )
     return [Diagnostic("DSV883", message, help=f"give a number from {active} to {routed}, or leave it out")]
-
-
-def _memory(manifest: Manifest, stored: int | None) -> list[Diagnostic]:
-    """A finding where weights and state cannot fit; what else takes memory is not known beforehand."""
-    needed = held_bytes(manifest, stored_experts=stored) + pool_bytes(manifest)
-    there = memory_of(manifest)
-    if there is None or needed <= there:
-        return []
-    message = f"weights and state of this plan take {size(needed)}, and the device has {size(there)}"
-    help_text = "give `--stored-experts N`, or compile with a smaller `runtime.max_context` or `runtime.max_sessions`"
-    return [Diagnostic("DSV884", message, help=help_text)]
-
-
-def memory_of(manifest: Manifest) -> int | None:
-    """Bytes of memory of the plan's device, free ones where that can be told; None where nothing can be."""
-    if manifest.target.family == "cpu":
-        pages = os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in os.sysconf_names else 0
-        return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
-    if not torch.cuda.is_available():
-        return None
-    return int(torch.cuda.mem_get_info(manifest.target.devices[0].replace("rocm", "cuda"))[0])

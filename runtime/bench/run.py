@@ -16,11 +16,14 @@ from dsv41c.runtime.bench.options import BenchOptions, Cell, not_measurable
 from dsv41c.runtime.bench.prompts import PromptResult, measure_prompt
 from dsv41c.runtime.bench.random_state import fill_slot
 from dsv41c.runtime.bench.random_weights import held_bytes, random_weights
+from dsv41c.runtime.bench.room import too_large
 from dsv41c.runtime.device.families import device_for, not_runnable
 from dsv41c.runtime.engine import Engine
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.memory import pool_bytes
 from dsv41c.runtime.plan import Plan
+from dsv41c.runtime.stages.collectives import other_shards
+from dsv41c.runtime.steps import devices_here
 
 Say = Callable[[str], None]
 
@@ -61,8 +64,9 @@ def run_bench(
     Raises `UserFault` before anything is made: DSV858 where the plan does not run here, DSV880 to DSV884 where it has
     no room for what is asked.
     """
-    refusals.raise_if(not_runnable(plan.manifest))
+    refusals.raise_if([*not_runnable(plan.manifest), *other_shards(plan.manifest, None)])
     refusals.raise_if(not_measurable(plan.manifest, options))
+    refusals.raise_if(too_large([(plan.manifest, devices_here(plan.manifest, None))], options))
     began = time.perf_counter()
     bench = _Bench(bench_plan(plan), options, say or (lambda _: None))
     with torch.no_grad():

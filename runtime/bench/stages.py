@@ -18,12 +18,14 @@ from dsv41c.runtime import refusals
 from dsv41c.runtime.bench.options import BenchOptions, Cell, Prompt, not_comparable, not_measurable
 from dsv41c.runtime.bench.placed import Placed, close
 from dsv41c.runtime.bench.prompts import KINDS, MOST_ROUNDS
+from dsv41c.runtime.bench.room import too_large
 from dsv41c.runtime.device.families import not_runnable
 from dsv41c.runtime.manifest import Manifest
 from dsv41c.runtime.plan import Plan
 from dsv41c.runtime.stages.busy import Busy
 from dsv41c.runtime.stages.layout import Layout
 from dsv41c.runtime.stages.world import World
+from dsv41c.runtime.steps import devices_here
 
 Say = Callable[[str], None]
 Work = tuple[int, Busy | None, Callable[[], None]]  # pieces, who knows how long it was at work, and what to do
@@ -93,12 +95,17 @@ def run_stages_bench(
 
     Raises `UserFault` as `run_bench` does, also for `against`, and DSV885 where that is no plan to compare with.
     """
-    here = None if world is None else world.local
-    refusals.raise_if(not_runnable(plan.manifest, only=here))
+    parts = [(plan.manifest, devices_here(plan.manifest, world))]
+    unfit = not_runnable(plan.manifest, only=None if world is None else world.local)
+    if against is not None and (world is None or world.rank == 0):
+        parts.append((against.manifest, devices_here(against.manifest, None)))
+        unfit += not_runnable(against.manifest)
+    refusals.raise_if(unfit)
     unfit = not_measurable(plan.manifest, options)
     if against is not None:
-        unfit += not_comparable(plan.manifest, against.manifest, options) or not_runnable(against.manifest)
+        unfit += not_comparable(plan.manifest, against.manifest, options)
     refusals.raise_if(unfit)
+    refusals.raise_if(too_large(parts, options))
     bench, began = _Bench(plan, options, world, against, say or (lambda _: None)), time.perf_counter()
     with torch.no_grad():
         bench.load()
@@ -145,7 +152,8 @@ class _Bench:
             if placed is not None:
                 placed.synchronize()
         if self.world is not None:
-            dist.barrier()
+            with self.world.watch.over():
+                dist.barrier()
 
     def agreed(self, late: bool) -> bool:
         """The first process's answer."""
@@ -215,16 +223,18 @@ class _Bench:
             busy.take()
         began = time.perf_counter()
         work()
-        seconds = time.perf_counter() - began
-        taken, places = self._together({} if busy is None else busy.take()), len(self.result.layout.devices)
+        seconds, taken = self._together(time.perf_counter() - began, {} if busy is None else busy.take())
+        places = len(self.result.layout.devices)
         measured.seconds.append(seconds / count)
         measured.bubbles.append(1 - sum(taken.values()) / (places * seconds))
         measured.busy.append({stage: spent / count for stage, spent in taken.items()})
 
-    def _together(self, busy: dict[int, float]) -> dict[int, float]:
-        """Seconds by stage, of all processes; of shards of a stage the longest."""
+    def _together(self, seconds: float, busy: dict[int, float]) -> tuple[float, dict[int, float]]:
+        """Seconds until all processes were done, and those by stage at work; of shards of a stage the longest."""
         stages = len(self.result.layout.stages)
-        taken = torch.tensor([busy.get(stage, 0.0) for stage in range(stages)], dtype=torch.float64)
+        taken = torch.tensor([seconds, *(busy.get(stage, 0.0) for stage in range(stages))], dtype=torch.float64)
         if self.world is not None:
-            dist.all_reduce(taken, dist.ReduceOp.MAX)
-        return dict(enumerate(taken.tolist()))
+            with self.world.watch.over():
+                dist.all_reduce(taken, dist.ReduceOp.MAX)
+        longest, *at_work = taken.tolist()
+        return longest, dict(enumerate(at_work))

@@ -29,7 +29,12 @@ def data(result: StagesResult) -> dict[str, Any]:
         "plan": _plan(manifest),
         "against": None if result.against is None else _plan(result.against),
         "processes": result.processes,
-        "weights": {"seed": options.seed, "stored_experts": options.stored_experts, "seconds": result.load_seconds},
+        "weights": {
+            "source": "random" if options.weights is None else "checkpoint",
+            "seed": options.seed,
+            "stored_experts": options.stored_experts,
+            "seconds": result.load_seconds,
+        },
         "cells": [_cell(cell) for cell in result.cells],
         "prefill": [_prompt(found, manifest.runtime.prefill_chunk) for found in result.prompts],
         "skipped": result.skipped,
@@ -112,6 +117,8 @@ def text(found: dict[str, Any]) -> str:
         f"{plan['name']} on {found['machine']['device']}: {started}",
         f"  stages {stages}",
     ]
+    if found["against"] is not None:
+        lines.append(f"  by turns with a plan on one device: {found['against']['name']} (`of one`: time by its time)")
     for cell in found["cells"]:
         lines += ["", f"batch {cell['batch']}, context {cell['context']}", _HEAD]
         names = {"one": "one", "filled": f"{cell['in_flight']} in flight", "against": "one device"}

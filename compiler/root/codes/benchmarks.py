@@ -63,8 +63,9 @@ result says how many were, and holds times against that.
         "bench-too-large",
         "weights and state of the plan do not fit into the memory of the device",
         """
-What the manifest says of weights and state pools is more than the device has free (on the CPU: than the machine has).
-It is refused before anything is made, since running out of memory ends processes on some machines.
+What the manifest says of weights and state pools of a device is more than it has free (on the CPU: than the machine
+has). It is refused before anything is made, since running out of memory ends processes on some machines. With
+`--against`, the first device also has all of the other plan.
 
 **Way out**: `--stored-experts N` for random weights of fewer experts, or a plan compiled with fewer tokens and sessions
 (`runtime.max_context`, `runtime.max_sessions`).
@@ -76,8 +77,9 @@ It is refused before anything is made, since running out of memory ends processe
         "a plan cannot be measured against this one",
         """
 `bench PLAN --against OTHER` runs the same steps on both, by turns, and gives their ratio: what stages or shards cost,
-or gain, against one device. That says something only of the same model with the same numerics on the same family of
-devices, with OTHER on one of them: the first process runs it while the others wait.
+or gain, against one device. That says something only of the same model, compiled with the same numerics and
+capture (for prompts: chunks) for the same family of devices, with OTHER on one of them: the first process runs it while
+the others wait.
 
 **Way out**: compile the same spec once more, with `placement.devices` of one device and without `tensor_parallel`.
 """,

@@ -10,6 +10,7 @@ from dsv41c.compiler.plan import compile_spec
 from dsv41c.compiler.spec import load
 from dsv41c.diagnostics import Diagnostic
 from dsv41c.runtime.bench.options import BenchOptions, Cell, Prompt, not_comparable, not_measurable
+from dsv41c.runtime.bench.room import too_large
 from dsv41c.runtime.manifest import Manifest
 
 # Many sessions of a million tokens: more than any one machine has.
@@ -29,8 +30,13 @@ def _asked(**options: object) -> Callable[[Path], list[Diagnostic]]:
     return trigger
 
 
-def _too_large(_: Path) -> list[Diagnostic]:
-    return not_measurable(manifest("deepseek-v4.1-flash", LARGE), BenchOptions((Cell(1, 16),)))
+def _large(name: str, *sets: str) -> Callable[[Path], list[Diagnostic]]:
+    """Of a plan on one CPU, a machine's own memory."""
+
+    def trigger(_: Path) -> list[Diagnostic]:
+        return too_large([(manifest(name, sets), {0: "cpu:0"})], BenchOptions((Cell(1, 16),)))
+
+    return trigger
 
 
 def _against(*sets: str) -> Callable[[Path], list[Diagnostic]]:
@@ -42,6 +48,6 @@ TRIGGERS = {
     "DSV881": (_asked(prompts=(Prompt(1000),)), _asked(prompts=(Prompt(100),))),
     "DSV882": (_asked(arms=("layers",)), _asked(arms=("layer",))),
     "DSV883": (_asked(stored_experts=1), _asked(stored_experts=2)),
-    "DSV884": (_too_large, _asked()),
+    "DSV884": (_large("deepseek-v4.1-flash", *LARGE), _large("toy")),
     "DSV885": (_against('placement.devices=["cpu:0","cpu:1"]', "placement.layer_ends=[3,8]"), _against()),
 }

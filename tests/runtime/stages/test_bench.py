@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from splits import split
 
 from dsv41c.diagnostics import UserFault
-from dsv41c.runtime.bench import stages_report
-from dsv41c.runtime.bench.options import BenchOptions, Cell, Prompt
+from dsv41c.runtime.bench import room, stages_report
+from dsv41c.runtime.bench.options import BenchOptions, Cell, Prompt, not_comparable, not_measurable
+from dsv41c.runtime.bench.room import too_large
 from dsv41c.runtime.bench.stages import run_stages_bench
 
 KEYS = "format label date machine plan against processes weights cells prefill skipped"
@@ -62,3 +64,39 @@ def test_only_what_compares_is_compared() -> None:
         run_stages_bench(split([7, 10]), options, against=split([5, 10]))
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "DSV885" and "it takes 2 devices, not one" in diagnostic.message
+
+
+def test_what_two_plans_have_to_share() -> None:
+    """Their model, numerics, capture and storage of tables; chunks where prompts are read."""
+    own, options = split([7, 10]).manifest, BenchOptions((Cell(1, 30),))
+    alone = split([10]).manifest
+    assert own.engram is not None and alone.engram is not None
+    for part, update, said in (
+        ("model", {"dim": 8}, "`dim` 8, not"),
+        ("numerics", {"compute": "bf16"}, "its `numerics.compute` is bf16, not f32"),
+        ("runtime", {"capture": "all"}, "its `runtime.capture` is all, not layer"),
+        ("engram", {"storage": "disk"}, "its `engram.storage` is disk, not mapped"),
+    ):
+        other = alone.model_copy(update={part: getattr(alone, part).model_copy(update=update)})
+        (diagnostic,) = not_comparable(own, other, options)
+        assert diagnostic.code == "DSV885" and said in diagnostic.message
+    other = alone.model_copy(update={"runtime": alone.runtime.model_copy(update={"prefill_chunk": 3})})
+    assert not not_comparable(own, other, options)
+    assert "is 3, not" in not_comparable(own, other, BenchOptions((Cell(1, 30),), prompts=(Prompt(9),)))[0].message
+    too_long = BenchOptions((Cell(1, 1 << 20),))
+    assert not_measurable(own, too_long) and not not_comparable(own, alone, too_long), "it is said once"
+
+
+def test_each_device_has_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, alone, options = split([7, 10]).manifest, split([10]).manifest, BenchOptions((Cell(1, 30),))
+    places = {0: "cuda:0", 1: "cuda:1"}
+    monkeypatch.setattr(room, "_memory", lambda device: 0)
+    needed = {found.message for found in too_large([(own, places)], options)}
+    assert len(needed) == 2
+    first, second, whole = (room._bytes(*part, None) for part in ((own, 0), (own, 1), (alone, 0)))
+    assert max(first, second) < whole < first + second + first  # both have the pools that cross
+    monkeypatch.setattr(room, "_memory", lambda device: max(first, second))
+    assert not too_large([(own, places)], options)
+    (found,) = too_large([(own, places), (alone, {0: "cuda:0"})], options)
+    assert found.code == "DSV884" and "`cuda:0`" in found.message
+    assert not too_large([(own, places)], BenchOptions((Cell(1, 30),), weights=Path("some")))
