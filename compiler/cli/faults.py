@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import sys
@@ -20,7 +21,7 @@ USAGE = 2
 # Faults of what was asked for or of where it was asked, not of the content: files that are not there or cannot be
 # written, names and options that mean nothing, a plan for devices that are not here, or have no memory, or fail.
 _NUMBERS = (117, 150, 151, 152, 154, 158, 220, 241, 242, 700, 750, 751, 820, 821, 822, 858, 860, 865, 867, 890, 892)
-_USAGE = (*_NUMBERS, *range(841, 844), *range(880, 885))
+_USAGE = (*_NUMBERS, *range(841, 844), *range(880, 886))
 USAGE_CODES = frozenset(f"DSV{number}" for number in _USAGE)
 
 
@@ -51,13 +52,17 @@ def _of_usage(error: Diagnostic) -> bool:
 
 
 def show(console: Console, diagnostics: Iterable[Diagnostic], sources: Mapping[str, str] | None = None) -> None:
-    """Tell findings: beside the result as text, or as the result where JSON was asked for."""
+    """Tell findings: beside the result as text, or as the result where JSON was asked for.
+
+    Of several processes, which may find the same, the first one has the result.
+    """
     from dsv41c.report import render
 
     found = tuple(replace(diagnostic, fix=()) for diagnostic in diagnostics)  # only `validate` has tried them
     if not found:
         return
-    if console.json and has_errors(found):
+    first = os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
+    if console.json and first and has_errors(found):
         console.result(render(found, sources or {}, "json"))
     else:
         console.say(render(found, sources or {}, color=console.colored(sys.stderr)).rstrip("\n"))

@@ -74,6 +74,14 @@ def test_wrong_usage(run: Run, tmp_path: Path, argv: tuple[str, ...], said: str)
     assert (ran.code, ran.out) == (2, "") and said in ran.err
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_of_several_processes_the_first_has_the_json(run: Run, plan: str, rank: str, monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", rank)):
+        monkeypatch.setenv(name, value)
+    ran = run("bench", plan, "--against", "nosuch", "--json")
+    assert ran.code == 2 and bool(ran.out) == (rank == "0") and ("error[DSV117]" in ran.err) == (rank == "1")
+
+
 def test_against_is_for_plans_on_several_devices(run: Run, plan: str):
     ran = run("bench", plan, "--against", plan)
     assert (ran.code, ran.out) == (2, "") and "`--against` is for plans on several devices" in ran.err
