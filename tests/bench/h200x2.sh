@@ -5,9 +5,10 @@
 #
 # RESULTS is a folder: h200x2.log has everything, the JSON files are of `dsv41c bench --json`. First the tests of
 # tests/device/test_stages.py, then decode steps and prompts, timed by the wall with logits on the host, in two stages
-# (20/20 and 22/18; one process that drives both GPUs, and a process for each over NCCL), and with every stage split over
-# both; each by turns with the same on one GPU. Weights are random, 32 of 384 experts a layer behind the whole gate, so that every plan
-# has them; a step of one session moves what it would with all. Nothing is installed. PYTHON, COMMIT as in h200.sh.
+# (20/20 and 22/18; one process that drives both GPUs, and a process for each over NCCL), and with every stage split
+# over both; each by turns with the same on one GPU. Weights are random, 32 of 384 experts a layer behind the whole
+# gate, so that every plan has them; a step of one session moves what it would with all. Nothing is installed. PYTHON,
+# COMMIT as in h200.sh.
 # TESTS=no leaves the tests out; SPEC=toy tries the script on CPUs, in seconds, with one plan of two stages.
 set -euo pipefail
 results=${1:?usage: tests/bench/h200x2.sh RESULTS}
@@ -31,8 +32,8 @@ bench() {  # NAME, PROCESSES (0: this one, without torchrun), RESULT, options; A
   shift 3
   [ "$count" = 0 ] || start+=(torch.distributed.run --standalone --nproc-per-node "$count" -m)
   echo "== $result"
-  "${start[@]}" dsv41c bench "$view/$name" --against "$view/${AGAINST:-one}" "${measured[@]}" "$@" --label "commit $commit" --json \
-    >"$results/h200x2-$result.json" 2>"$view/said" || { tail -n 30 "$view/said"; return 1; }
+  "${start[@]}" dsv41c bench "$view/$name" --against "$view/${AGAINST:-one}" "${measured[@]}" "$@" \
+    --label "commit $commit" --json >"$results/h200x2-$result.json" 2>"$view/said" || { tail -n 30 "$view/said"; return 1; }
   "$python" tests/bench/h200x2.py "$results" "$result"
 }
 

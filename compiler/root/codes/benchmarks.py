@@ -77,9 +77,9 @@ has). It is refused before anything is made, since running out of memory ends pr
         "a plan cannot be measured against this one",
         """
 `bench PLAN --against OTHER` runs the same steps on both, by turns, and gives their ratio: what stages or shards cost,
-or gain, against one device. That says something only of the same model, compiled with the same numerics and
-capture (for prompts: chunks) for the same family of devices, with OTHER on one of them: the first process runs it while
-the others wait.
+or gain, against one device. That says something only of the same model, compiled with the same numerics,
+capture and storage of tables (for prompts: chunks) for the same family of devices, with OTHER on one of them: the first
+process runs it while the others wait.
 
 **Way out**: compile the same spec once more, with `placement.devices` of one device and without `tensor_parallel`.
 """,

@@ -42,7 +42,7 @@ def test_a_budget_ends_it() -> None:
 
 
 def test_another_plan_by_turns() -> None:
-    options = BenchOptions((Cell(1, 30),), stored_experts=4, prompts=(Prompt(40, ("every",)),), steps=2, rounds=2)
+    options = BenchOptions((Cell(1, 30),), stored_experts=4, prompts=(Prompt(40, ("every",)),), steps=2, rounds=1)
     found = json.loads(json.dumps(stages_report.data(run_stages_bench(split([7, 10]), options, against=split([10])))))
     assert [stage["layers"] for stage in found["against"]["stages"]] == [[0, 10]]
     (cell,) = found["cells"]
@@ -52,8 +52,7 @@ def test_another_plan_by_turns() -> None:
         (cell["arms"]["one"], cell["arms"]["against"], "ms_per_step"),
         (prompt["arms"]["every"], prompt["against"]["every"], "seconds"),
     ):
-        low, high = (measured[key]["median"] / other[key]["median"] * factor for factor in (0.3, 3))
-        assert low < measured["time_ratio"]["median"] < high
+        assert measured["time_ratio"]["median"] == pytest.approx(measured[key]["median"] / other[key]["median"])
     table = stages_report.text(found)
     assert "  one device " in table and "  every, one " in table
 

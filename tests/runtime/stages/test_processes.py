@@ -121,8 +121,10 @@ def test_a_benchmark_of_processes_against_one_device() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["processes"] == 2 and found["against"]["stages"][0]["device"] == "cpu:0"
-    assert found["cells"][0]["arms"]["one"]["time_ratio"]["median"] > 0
-    assert found["prefill"][0]["against"]["every"]["tokens_per_second"] > 0
+    (arms,) = (cell["arms"] for cell in found["cells"])
+    ratio = arms["one"]["ms_per_step"]["median"] / arms["against"]["ms_per_step"]["median"]
+    assert arms["one"]["time_ratio"]["median"] == pytest.approx(ratio)
+    assert arms["one"]["bubble"]["median"] >= 0 and list(found["prefill"][0]["against"]) == ["every"]
 
 
 def test_a_failure_breaks_its_sessions_everywhere_and_no_others(tmp_path: Path) -> None:
